@@ -1,0 +1,180 @@
+"""The typed, ragged batch of one rollout step. Every trainer rank gets the whole of it and picks its share by the plan.
+
+Axes: N samples, T tokens (prompt and response end to end), R response tokens end to end, in sample order. A field
+declares its axis once, here; sharding, concatenation and serialisation follow from it, so an extra field of a plugin's
+survives the trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+Axis = Literal["sample", "token", "response"]
+
+#: field -> (axis, dtype); the order is the order of documentation
+SCHEMA: Mapping[str, tuple[Axis, str]] = {
+    "tokens": ("token", "int64"),
+    "total_lengths": ("sample", "int64"),
+    "response_lengths": ("sample", "int64"),
+    "mask": ("response", "bool"),
+    "rollout_logp": ("response", "float32"),
+    "version": ("response", "int32"),
+    "reward": ("sample", "float64"),
+    "group": ("sample", "int64"),
+    "rollout": ("sample", "int64"),
+    "truncated": ("sample", "bool"),
+}
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """Frozen; build it with :meth:`of`. Arrays are numpy (read-only, shared memory after a trip through Ray's object
+    store); the ``torch`` views share that memory.
+
+    Attributes:
+        tokens: [T] prompt and response of each sample, end to end.
+        total_lengths, response_lengths: [N].
+        mask: [R] trainable response tokens.
+        rollout_logp: [R] the sampler's natural-log probability; NaN where there is none.
+        version: [R] weight version of the sampler, -1 where there is none.
+        reward: [N] float64, NaN for supervised samples.
+        group, rollout: [N] ids.
+        truncated: [N].
+        extra: name -> (axis, array).
+        old_logp: [R] the trainer's own log-probs before the step, once computed.
+    """
+
+    tokens: np.ndarray
+    total_lengths: np.ndarray
+    response_lengths: np.ndarray
+    mask: np.ndarray
+    rollout_logp: np.ndarray
+    version: np.ndarray
+    reward: np.ndarray
+    group: np.ndarray
+    rollout: np.ndarray
+    truncated: np.ndarray
+    extra: Mapping[str, tuple[Axis, np.ndarray]] = field(default_factory=dict)
+    old_logp: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, *, extra: Mapping[str, tuple[Axis, Any]] | None = None, **columns: Any) -> StepBatch:
+        """Check types and lengths against :data:`SCHEMA` and freeze.
+
+        Raises:
+            ValueError: a field is missing, unknown, or of another length than its axis says.
+        """
+        missing, unknown = sorted(SCHEMA.keys() - columns.keys()), sorted(columns.keys() - SCHEMA.keys())
+        if missing or unknown:
+            raise ValueError(f"StepBatch: missing fields {missing}, unknown fields {unknown}")
+        arrays = {name: np.ascontiguousarray(columns[name], dtype=SCHEMA[name][1]) for name in SCHEMA}
+        more = {name: (axis, np.ascontiguousarray(value)) for name, (axis, value) in (extra or {}).items()}
+        sizes = {
+            "sample": len(arrays["total_lengths"]),
+            "token": int(arrays["total_lengths"].sum()),
+            "response": int(arrays["response_lengths"].sum()),
+        }
+        axes = {name: (axis, arrays[name]) for name, (axis, _) in SCHEMA.items()} | more
+        wrong = [
+            f"{name}: {len(array)} values for {sizes[axis]} ({axis})"
+            for name, (axis, array) in axes.items()
+            if len(array) != sizes[axis]
+        ]
+        if wrong:
+            raise ValueError("StepBatch: " + "; ".join(wrong))
+        return cls(extra=more, **arrays)
+
+    # sizes and index maps ------------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        return len(self.total_lengths)
+
+    @property
+    def response_tokens(self) -> int:
+        return len(self.mask)
+
+    @property
+    def token_starts(self) -> np.ndarray:
+        """[N + 1] offsets of the samples on the token axis."""
+        return np.concatenate([[0], np.cumsum(self.total_lengths)])
+
+    @property
+    def response_starts(self) -> np.ndarray:
+        """[N + 1] offsets of the samples on the response axis."""
+        return np.concatenate([[0], np.cumsum(self.response_lengths)])
+
+    def seg(self) -> torch.Tensor:
+        """[R] int64: index of the sample of each response token."""
+        return torch.repeat_interleave(torch.arange(len(self)), self.t("response_lengths"))
+
+    # torch views ---------------------------------------------------------------------------------------------
+    def t(self, name: str) -> torch.Tensor:
+        """The field as a torch tensor that shares its memory (read it, never write it)."""
+        array = self.extra[name][1] if name in self.extra else getattr(self, name)
+        if array is None:
+            raise KeyError(f"StepBatch has no {name!r} yet: the algorithm must declare it in `needs`")
+        return _borrow(array)
+
+    def all_samples(self) -> torch.Tensor:
+        return torch.ones(len(self), dtype=torch.bool)
+
+    def trainable_counts(self, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """[N] int64: trainable tokens of each sample (of ``mask`` [R] if given)."""
+        chosen = self.t("mask") if mask is None else mask
+        return torch.zeros(len(self), dtype=torch.int64).index_add_(0, self.seg(), chosen.to(torch.int64))
+
+    # derived batches -----------------------------------------------------------------------------------------
+    def with_old_logp(self, old_logp: torch.Tensor) -> StepBatch:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["old_logp"] = old_logp.detach().cpu().numpy().astype(np.float32, copy=False)
+        return StepBatch(**values)
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> StepBatch:
+        """The samples at ``indices``, in that order, every field with them."""
+        rows = np.asarray(indices, dtype=np.int64)
+        picks = {
+            "sample": rows,
+            "token": _ranges(self.token_starts, rows),
+            "response": _ranges(self.response_starts, rows),
+        }
+        columns: dict[str, Any] = {name: getattr(self, name)[picks[axis]] for name, (axis, _) in SCHEMA.items()}
+        columns["extra"] = {name: (axis, array[picks[axis]]) for name, (axis, array) in self.extra.items()}
+        columns["old_logp"] = None if self.old_logp is None else self.old_logp[picks["response"]]
+        return StepBatch(**columns)
+
+    @staticmethod
+    def concat(batches: Sequence[StepBatch]) -> StepBatch:
+        """End to end, in order. All must have the same extra fields.
+
+        Raises:
+            ValueError: extra fields differ.
+        """
+        names = {tuple(sorted((name, axis) for name, (axis, _) in b.extra.items())) for b in batches}
+        if len(names) != 1:
+            raise ValueError(f"StepBatch.concat: extra fields differ: {sorted(names)}")
+        columns: dict[str, Any] = {name: np.concatenate([getattr(b, name) for b in batches]) for name in SCHEMA}
+        columns["extra"] = {
+            name: (axis, np.concatenate([b.extra[name][1] for b in batches]))
+            for name, (axis, _) in batches[0].extra.items()
+        }
+        if all(b.old_logp is not None for b in batches):
+            columns["old_logp"] = np.concatenate([b.old_logp for b in batches if b.old_logp is not None])
+        return StepBatch(**columns)
+
+
+def _ranges(starts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    pieces = [np.arange(starts[r], starts[r + 1]) for r in rows]
+    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
+
+
+def _borrow(array: np.ndarray) -> torch.Tensor:
+    """A tensor over read-only memory, without torch's warning: the batch is frozen, so nobody writes."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

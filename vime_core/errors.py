@@ -1,0 +1,71 @@
+"""Every error that vime raises on purpose.
+
+A message says what happened, where (file:line, key, plugin, worker) and what to do, in one line. Code that catches
+``VimeError`` may print ``str(error)`` to a user as it is; anything else is a defect and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class VimeError(Exception):
+    """Base of all errors with a message meant for the user. ``exit_code`` is the command's exit status."""
+
+    exit_code = 1
+
+
+class UsageError(VimeError):
+    """The command line, a recipe or a plugin request is wrong; nothing has been started."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """One or several violations of the configuration, reported together.
+
+    Args:
+        violations: one line each.
+    """
+
+    def __init__(self, violations: str | Sequence[str]) -> None:
+        self.violations = [violations] if isinstance(violations, str) else list(violations)
+        super().__init__("\n".join(self.violations))
+
+
+class PluginError(UsageError):
+    """A plugin that was asked for cannot be used: plugin (distribution version) - hook or target - cause - fix."""
+
+
+class DataError(VimeError):
+    """A data set, row or prompt cannot be used. The message names file:line and key."""
+
+    exit_code = 2
+
+
+class RewardError(VimeError):
+    """A reward function broke its contract (raised, returned None or a number that is not finite)."""
+
+
+class EngineError(VimeError):
+    """An inference engine, or the router in front of it, failed or did not answer in time."""
+
+
+class SyncError(VimeError):
+    """A weight sync did not commit. Engines keep the version they had."""
+
+
+class TrainerError(VimeError):
+    """A trainer rank failed."""
+
+
+class CheckpointError(VimeError):
+    """A checkpoint is incomplete, of another layout, or not there."""
+
+
+class DeadlineError(VimeError):
+    """A wait ran past its deadline. The message names what was awaited and for how long."""
+
+
+class TargetMissed(VimeError):
+    """The run ended well but below the target that its recipe sets."""

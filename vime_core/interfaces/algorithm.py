@@ -1,0 +1,76 @@
+"""The five-stage contract of an algorithm. The trainer reads these members and never a name.
+
+Total loss = sum over trainable tokens of ``w * correction * surrogate`` plus the trainer's own ``- w * entropy_coef * H``.
+``w`` comes from the aggregation's name, counted over the whole step before anything is packed, so loss and gradient do
+not depend on packing, order, data-parallel or context-parallel size.
+
+Shapes: N samples of one step, R response tokens of them end to end (no padding).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from vime_core.batch.step_batch import StepBatch
+
+
+class TokenView(Protocol):
+    """Some whole samples, as the surrogate sees them in one micro-batch. r tokens, n samples; local under context
+    parallelism, where the three reductions hide the other ranks."""
+
+    logp: torch.Tensor  # [r] float32, with gradient
+    old_logp: torch.Tensor  # [r] float32
+    mask: torch.Tensor  # [r] bool
+    extra: Mapping[str, torch.Tensor]
+
+    def seq_sum(self, x: torch.Tensor) -> torch.Tensor:
+        """[r] -> [n]: sum over each sample's trainable tokens, over all context ranks."""
+
+    def seq_mean(self, x: torch.Tensor) -> torch.Tensor:
+        """[r] -> [n]: mean over each sample's trainable tokens (0 for a sample without any)."""
+
+    def spread(self, x: torch.Tensor) -> torch.Tensor:
+        """[n] -> [r]: the sample's value at each of its tokens."""
+
+
+class Algorithm(abc.ABC):
+    """Pure functions over a frozen batch.
+
+    Class attributes:
+        name: registered name.
+        needs: subset of {"old_logp", "rollout_logp", "ref_logp", "teacher_logp", "values", "entropy", "reward"}.
+        aggregate: default aggregation ("sample_mean", "rollout_mean", "token_mean", "fixed_length", "prompt_mean").
+        defaults: option name -> default. An option that is not here is an error when a user sets it.
+        group_based: compares samples of a group, so one sample a prompt cannot teach it anything.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    aggregate: ClassVar[str] = "rollout_mean"
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    group_based: ClassVar[bool] = False
+
+    def select(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+        """[N] bool: which samples count at all (before denominators are counted)."""
+        return batch.all_samples()
+
+    @abc.abstractmethod
+    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+        """[R] float32 advantages; whole step, no gradient."""
+
+    def correction(
+        self, batch: StepBatch, options: Mapping[str, Any]
+    ) -> tuple[torch.Tensor | None, Mapping[str, torch.Tensor]]:
+        """([R] weights or None for all ones, metrics [R]); once a step, no gradient."""
+        return None, {}
+
+    @abc.abstractmethod
+    def surrogate(
+        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """([r] loss with gradient, metrics [r]); each micro-batch; no in-place writes."""

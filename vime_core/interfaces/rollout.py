@@ -1,0 +1,92 @@
+"""Generation: from a pending sample to a finished one."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from vime_core.data.sample import Sample
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to sample. ``top_k = -1`` and ``top_p = 1.0`` keep the whole vocabulary; ``temperature = 0`` is greedy."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+    skip_special_tokens: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """One prompt to be continued ``n`` times. ``tokens`` are the ids as they are; nothing is tokenised again.
+
+    ``session`` names the conversation for routers that keep one on one engine. ``ids`` hold one request id a
+    continuation (len == n), unique in the run.
+    """
+
+    ids: tuple[str, ...]
+    tokens: Sequence[int]
+    params: SamplingParams
+    session: str = ""
+    seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class GenerateReply:
+    """One continuation.
+
+    Attributes:
+        id: the request id.
+        tokens: sampled token ids, [L].
+        logprobs: natural-log probability of each sampled token as it was sampled (after temperature), [L].
+        versions: weight version under which each token was sampled, [L].
+        finish: "stop", "length" or "abort".
+        cached_tokens: prompt tokens served from the prefix cache.
+    """
+
+    id: str
+    tokens: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish: str
+    cached_tokens: int = 0
+
+
+class GenerationClient(Protocol):
+    """Token in, token out. The direct and the HTTP transport both are this."""
+
+    async def generate(self, request: GenerateRequest) -> list[GenerateReply]:
+        """All continuations of the request, in the order of ``request.ids``.
+
+        Raises:
+            EngineError: no reply, or one without token ids, log-probs or weight versions.
+        """
+
+    async def abort(self) -> None:
+        """Abort all running requests; each still returns the tokens it has, with ``finish == "abort"``."""
+
+    async def close(self) -> None: ...
+
+
+class RolloutGenerator(abc.ABC):
+    """Turns a pending sample into a finished one (or several). May hold turns, tools, environments."""
+
+    @abc.abstractmethod
+    async def generate(
+        self, samples: Sequence[Sample], client: GenerationClient, params: SamplingParams
+    ) -> list[Sample]:
+        """Finish the samples of one group (they share a prompt). Returns the finished samples, all with tokens and
+        log-probs; a sample may fan out into several with the same ``rollout`` id."""
