@@ -1,0 +1,44 @@
+"""vime: reinforcement-learning post-training of language models.
+
+The names a plugin author needs are here and arrive when first used; importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: raised only when an existing plugin must change
+API_VERSION = 1
+
+#: public name -> module that holds it
+_PUBLIC = {
+    "Config": "vime_core.config.sections",
+    "Sample": "vime_core.data.sample",
+    "Group": "vime_core.data.sample",
+    "Status": "vime_core.data.sample",
+    "Score": "vime_core.interfaces.reward",
+    "Unscored": "vime_core.interfaces.reward",
+    "DeviceBackend": "vime_core.interfaces.device",
+    "WeightSync": "vime_core.interfaces.weight_sync",
+    "Receipt": "vime_core.interfaces.weight_sync",
+    "Algorithm": "vime_core.interfaces.algorithm",
+    "RolloutGenerator": "vime_core.interfaces.rollout",
+    "SamplingParams": "vime_core.interfaces.rollout",
+    "Environment": "vime_core.interfaces.environment",
+    "VimeError": "vime_core.errors",
+    "hookimpl": "vime_core.hookspecs",
+}
+
+__all__ = ["API_VERSION", *_PUBLIC]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("vime-core")
+    if name in _PUBLIC:
+        from importlib import import_module
+
+        return getattr(import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'vime_core' has no attribute {name!r}")
