@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -67,12 +67,20 @@ class StepBatch:
         """Check types and lengths against :data:`SCHEMA` and freeze.
 
         Raises:
-            ValueError: a field is missing, unknown, or of another length than its axis says.
+            ValueError: a field is missing, unknown, or of another length than its axis says; an extra field has the
+                name of a standard one or an unknown axis; a response is longer than its sample.
         """
         missing, unknown = sorted(SCHEMA.keys() - columns.keys()), sorted(columns.keys() - SCHEMA.keys())
         if missing or unknown:
             raise ValueError(f"StepBatch: missing fields {missing}, unknown fields {unknown}")
         arrays = {name: np.ascontiguousarray(columns[name], dtype=SCHEMA[name][1]) for name in SCHEMA}
+        strange = sorted(
+            name for name, (axis, _) in (extra or {}).items() if name in _NAMES or axis not in get_args(Axis)
+        )
+        if strange:
+            raise ValueError(
+                f"StepBatch: extra fields {strange} have a reserved name or an axis not in {get_args(Axis)}"
+            )
         more = {name: (axis, np.ascontiguousarray(value)) for name, (axis, value) in (extra or {}).items()}
         sizes = {
             "sample": len(arrays["total_lengths"]),
@@ -87,7 +95,16 @@ class StepBatch:
         ]
         if wrong:
             raise ValueError("StepBatch: " + "; ".join(wrong))
+        if ((arrays["response_lengths"] < 0) | (arrays["response_lengths"] > arrays["total_lengths"])).any():
+            raise ValueError("StepBatch: a response_length is negative or larger than its total_length")
         return cls(extra=more, **arrays)
+
+    def __post_init__(self) -> None:
+        for name in _NAMES:
+            array = getattr(self, name)
+            if array is not None:
+                object.__setattr__(self, name, _locked(array))
+        object.__setattr__(self, "extra", {name: (axis, _locked(array)) for name, (axis, array) in self.extra.items()})
 
     # sizes and index maps ------------------------------------------------------------------------------------
     def __len__(self) -> int:
@@ -129,6 +146,13 @@ class StepBatch:
 
     # derived batches -----------------------------------------------------------------------------------------
     def with_old_logp(self, old_logp: torch.Tensor) -> StepBatch:
+        """A copy that has them. old_logp: [R].
+
+        Raises:
+            ValueError: another length.
+        """
+        if tuple(old_logp.shape) != (self.response_tokens,):
+            raise ValueError(f"StepBatch: old_logp has shape {tuple(old_logp.shape)} for {self.response_tokens} tokens")
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["old_logp"] = old_logp.detach().cpu().numpy().astype(np.float32, copy=False)
         return StepBatch(**values)
@@ -151,8 +175,10 @@ class StepBatch:
         """End to end, in order. All must have the same extra fields.
 
         Raises:
-            ValueError: extra fields differ.
+            ValueError: nothing given, extra fields differ, or only some have ``old_logp``.
         """
+        if not batches:
+            raise ValueError("StepBatch.concat: no batches")
         names = {tuple(sorted((name, axis) for name, (axis, _) in b.extra.items())) for b in batches}
         if len(names) != 1:
             raise ValueError(f"StepBatch.concat: extra fields differ: {sorted(names)}")
@@ -161,9 +187,21 @@ class StepBatch:
             name: (axis, np.concatenate([b.extra[name][1] for b in batches]))
             for name, (axis, _) in batches[0].extra.items()
         }
-        if all(b.old_logp is not None for b in batches):
-            columns["old_logp"] = np.concatenate([b.old_logp for b in batches if b.old_logp is not None])
+        known = [b.old_logp for b in batches if b.old_logp is not None]
+        if known and len(known) < len(batches):
+            raise ValueError(f"StepBatch.concat: {len(known)} of {len(batches)} batches have old_logp")
+        columns["old_logp"] = np.concatenate(known) if known else None
         return StepBatch(**columns)
+
+
+_NAMES = (*SCHEMA, "old_logp")
+
+
+def _locked(array: np.ndarray) -> np.ndarray:
+    """A view that cannot be written through; the caller's own array stays as it is."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _ranges(starts: np.ndarray, rows: np.ndarray) -> np.ndarray:

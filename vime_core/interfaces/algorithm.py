@@ -10,7 +10,7 @@ Shapes: N samples of one step, R response tokens of them end to end (no padding)
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
@@ -23,10 +23,21 @@ class TokenView(Protocol):
     """Some whole samples, as the surrogate sees them in one micro-batch. r tokens, n samples; local under context
     parallelism, where the three reductions hide the other ranks."""
 
-    logp: torch.Tensor  # [r] float32, with gradient
-    old_logp: torch.Tensor  # [r] float32
-    mask: torch.Tensor  # [r] bool
-    extra: Mapping[str, torch.Tensor]
+    @property
+    def logp(self) -> torch.Tensor:
+        """[r] float32, with gradient; 0 under the mask."""
+
+    @property
+    def old_logp(self) -> torch.Tensor:
+        """[r] float32; 0 under the mask."""
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """[r] bool."""
+
+    @property
+    def extra(self) -> Mapping[str, torch.Tensor]:
+        """Further columns that the algorithm needs: [r], 0 under the mask, or [n]."""
 
     def seq_sum(self, x: torch.Tensor) -> torch.Tensor:
         """[r] -> [n]: sum over each sample's trainable tokens, over all context ranks."""
@@ -54,6 +65,10 @@ class Algorithm(abc.ABC):
     aggregate: ClassVar[str] = "rollout_mean"
     defaults: ClassVar[Mapping[str, Any]] = {}
     group_based: ClassVar[bool] = False
+
+    def violations(self, options: Mapping[str, Any]) -> Sequence[str]:
+        """What is wrong with the values of the options, one line each; asked before anything starts."""
+        return ()
 
     def select(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         """[N] bool: which samples count at all (before denominators are counted)."""

@@ -1,0 +1,144 @@
+"""The arithmetic that algorithms share, each formula once, with its edge cases decided.
+
+Log ratios are clamped to +-20 before ``exp``. Statistics are float64 in two passes; a standard deviation below 1e-6
+counts as zero, so rounding is never blown up into an advantage. Groups and rollouts are named by id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from vime_core.interfaces.algorithm import TokenView
+
+if TYPE_CHECKING:
+    from vime_core.batch.step_batch import StepBatch
+
+LOG_RATIO_LIMIT = 20.0
+STD_EPS = 1e-6
+
+
+def bounded_exp(log_ratio: torch.Tensor) -> torch.Tensor:
+    """exp of a log ratio clamped to +-20: finite in float32, with zero gradient past the clamp."""
+    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def ratio(view: TokenView) -> torch.Tensor:
+    """[r] PPO's ratio exp(logp - old_logp)."""
+    return bounded_exp(view.logp - view.old_logp)
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Loss and marks of :func:`clipped_loss`, all [r]."""
+
+    loss: torch.Tensor
+    low: torch.Tensor  # A < 0 and the ratio below its lower bound
+    high: torch.Tensor  # A > 0 and the ratio above its upper bound
+    dual: torch.Tensor  # the dual-clip bound is active
+
+
+def clipped_loss(
+    ratio: torch.Tensor, advantage: torch.Tensor, eps_low: float, eps_high: float, dual: float | None = None
+) -> Clipped:
+    """PPO's clipped surrogate (Schulman 2017), with separate bounds (DAPO) and dual clip (Ye 2020).
+
+    ``max(-r A, -clip(r, 1 - eps_low, 1 + eps_high) A)``; with ``dual`` = c > 1, at most ``-c A`` where A < 0.
+    """
+    plain = -ratio * advantage
+    bounded = -ratio.clamp(1 - eps_low, 1 + eps_high) * advantage
+    loss, clipped = torch.maximum(plain, bounded), bounded > plain
+    capped = torch.zeros_like(clipped)
+    if dual is not None:
+        cap = -dual * advantage
+        capped = (advantage < 0) & (loss > cap)
+        loss = torch.where(capped, cap, loss)
+    return Clipped(loss, clipped & (advantage < 0), clipped & (advantage > 0), capped)
+
+
+# groups ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class GroupStats:
+    """Statistics of each sample's group, [N] each.
+
+    Attributes:
+        mean, std: float64; std divides by n - 1 and is 0 where it is undefined or below 1e-6.
+        votes: rollouts with a reward in the group.
+        index: number of the group, 0 .. G-1.
+        scored: the sample's reward is a finite number; others take no part.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+    votes: torch.Tensor
+    index: torch.Tensor
+    scored: torch.Tensor
+
+    def share_of_groups(self, which: torch.Tensor) -> tuple[int, int]:
+        """(groups with a sample in ``which`` [N], all groups that have a reward)."""
+        return len(torch.unique(self.index[which & self.scored])), len(torch.unique(self.index[self.scored]))
+
+
+def group_stats(reward: torch.Tensor, group: torch.Tensor, rollout: torch.Tensor) -> GroupStats:
+    """Mean and standard deviation of rewards by group. reward, group, rollout: [N].
+
+    A rollout has one vote, shared equally by its samples, so a try that fans out into many samples does not weigh more
+    in the baseline: mean = sum v R / n, var = sum v (R - mean)^2 / (n - 1), with n rollouts and v = 1 / siblings.
+    """
+    scored = torch.isfinite(reward)
+    value = torch.where(scored, reward, torch.zeros((), dtype=reward.dtype)).double()
+    _, group_index = torch.unique(group, return_inverse=True)
+    _, rollout_index = torch.unique(rollout, return_inverse=True)
+    vote = scored.double() / _sum_by(rollout_index, scored.double()).clamp(min=1)
+    votes = _sum_by(group_index, vote).round()
+    mean = _sum_by(group_index, vote * value) / votes.clamp(min=1)
+    variance = _sum_by(group_index, vote * (value - mean).square()) / (votes - 1).clamp(min=1)
+    std = variance.sqrt()
+    degenerate = (votes < 2) | (std < STD_EPS)
+    return GroupStats(mean, std.masked_fill(degenerate, 0.0), votes.long(), group_index, scored)
+
+
+def group_stats_of(batch: StepBatch) -> GroupStats:
+    """The same for a batch."""
+    return group_stats(batch.t("reward"), batch.t("group"), batch.t("rollout"))
+
+
+def group_advantage(batch: StepBatch, *, divide_by_std: bool = True) -> torch.Tensor:
+    """[R] float32 ``(R - mean) / (std + 1e-6)`` of the sample's group (Shao 2024), or ``R - mean`` (Liu 2025).
+
+    Exactly 0 for a group of one rollout, for a group whose rewards are all equal, and for a sample without reward.
+    """
+    stats = group_stats_of(batch)
+    scale = stats.std + STD_EPS if divide_by_std else torch.ones_like(stats.std)
+    teaches = stats.scored & (stats.std > 0)
+    advantage = torch.where(teaches, (batch.t("reward") - stats.mean) / scale, torch.zeros((), dtype=torch.float64))
+    return spread_over_tokens(batch, advantage)
+
+
+def spread_over_tokens(batch: StepBatch, per_sample: torch.Tensor) -> torch.Tensor:
+    """[N] -> [R] float32."""
+    return per_sample.float()[batch.seg()]
+
+
+def _sum_by(index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """[N]: the sum of x over the samples of the same index."""
+    return torch.zeros(len(x), dtype=x.dtype).index_add_(0, index, x)[index]
+
+
+# whitening -------------------------------------------------------------------------------------------------------
+def whiten(x: torch.Tensor, mask: torch.Tensor, *, eps: float = 1e-8) -> torch.Tensor:
+    """[R] float32 ``(x - mean) / sqrt(var + eps)`` over the trainable tokens of the whole step, 0 elsewhere.
+
+    var divides by n - 1. One token, or values that differ by rounding only (std below 1e-6), give 0.
+    """
+    chosen = x[mask].double()
+    out = torch.zeros(x.shape, dtype=torch.float32)
+    if len(chosen) < 2:
+        return out
+    centred = chosen - chosen.mean()
+    variance = centred.square().sum() / (len(chosen) - 1)
+    if variance.sqrt() >= STD_EPS:
+        out[mask] = (centred / (variance + eps).sqrt()).float()
+    return out

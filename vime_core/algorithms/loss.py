@@ -1,0 +1,68 @@
+"""The trainer's whole loss for one micro-batch.
+
+``sum over trainable tokens of weight * correction * surrogate - entropy_coef * weight * entropy``: a plain sum. Summed
+over micro-batches, data-parallel and context-parallel ranks it is the loss of the optimizer step, and so are its
+gradients; the backend's own averaging must be undone outside (multiply by what it divides by).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
+from vime_core.algorithms.view import MicroView, trainable
+from vime_core.errors import TrainerError
+from vime_core.interfaces.algorithm import Algorithm
+
+
+def micro_loss(
+    algorithm: Algorithm,
+    options: Mapping[str, Any],
+    view: MicroView,
+    advantage: torch.Tensor,
+    weight: torch.Tensor,
+    correction: torch.Tensor | None = None,
+    entropy: torch.Tensor | None = None,
+    entropy_coef: float = 0.0,
+) -> tuple[torch.Tensor, dict[str, Pair]]:
+    """The loss and its metrics.
+
+    Args:
+        view: r tokens of n samples; may be empty.
+        advantage, weight, correction: [r]; ``weight`` is the aggregation's, counted over the optimizer step.
+        entropy: [r] of the policy's distribution; with gradient when ``entropy_coef`` is not 0. Logged if given.
+
+    Returns:
+        (scalar that is connected to the graph of ``view.logp`` even where nothing is trainable, pairs). ``loss``,
+        ``pg_loss`` and ``entropy_loss`` are weighted sums; every other metric is (sum, tokens) over trainable tokens.
+
+    Raises:
+        TrainerError: the surrogate or a metric has another shape than [r], or entropy is missing.
+    """
+    mask = view.mask
+    surrogate, token_metrics = algorithm.surrogate(view, trainable(mask, advantage), options)
+    for name, x in {"surrogate": surrogate, **token_metrics}.items():
+        if x.shape != mask.shape:
+            raise TrainerError(
+                f"algorithm {algorithm.name!r}: {name} has shape {tuple(x.shape)}, expected {tuple(mask.shape)}"
+            )
+    scale = trainable(mask, weight)
+    corrected = scale if correction is None else scale * trainable(mask, correction)
+    pg_loss = trainable(mask, corrected * surrogate).sum()
+    # an empty slice: touches the graph, adds nothing, cannot turn an infinity into NaN
+    loss = pg_loss + view.logp[:0].sum()
+    metrics = {name: token_pair(x, mask) for name, x in token_metrics.items()}
+    metrics["pg_loss"] = weighted_pair(pg_loss)
+    if entropy is not None:
+        held = trainable(mask, entropy)
+        entropy_loss = (scale * held).sum()
+        metrics |= {"entropy": token_pair(held, mask), "entropy_loss": weighted_pair(entropy_loss)}
+        if entropy_coef:
+            loss = loss - entropy_coef * entropy_loss
+    elif entropy_coef:
+        raise TrainerError(f"entropy_coef is {entropy_coef}, but no entropy was computed")
+    metrics["loss"] = weighted_pair(loss)
+    return loss, metrics

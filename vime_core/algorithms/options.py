@@ -1,0 +1,85 @@
+"""Options of the chosen algorithm: its defaults, overlaid with the user's. What it does not read is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from vime_core.batch.aggregate import check_aggregation
+from vime_core.config.sections import Config
+from vime_core.errors import ConfigError
+from vime_core.interfaces.algorithm import Algorithm
+
+
+def options_of(config: Config, algorithm: Algorithm) -> Mapping[str, Any]:
+    """Flags marked as an algorithm's (None means not given), then ``algorithm_options``, over the defaults.
+
+    Raises:
+        ConfigError: options that the algorithm does not read, of another type than their default, given twice, or that
+            the algorithm itself refuses; all together.
+    """
+    section = config.algorithm
+    flags = {f.name: getattr(section, f.name) for f in dataclasses.fields(section) if f.metadata.get("algorithm")}
+    given = {name: value for name, value in flags.items() if value is not None}
+    twice = given.keys() & section.algorithm_options.keys()
+    wrong = [f"{name} is given both as a flag and in algorithm_options; keep one" for name in sorted(twice)]
+    return merge_options(algorithm, {**given, **section.algorithm_options}, wrong)
+
+
+def merge_options(algorithm: Algorithm, given: Mapping[str, Any], wrong: list[str] | None = None) -> Mapping[str, Any]:
+    """Defaults overlaid with ``given``; ``wrong``: violations found before.
+
+    Raises:
+        ConfigError: see :func:`options_of`.
+    """
+    found = list(wrong or ())
+    found += [_unread(algorithm, name) for name in given if name not in algorithm.defaults]
+    found += [
+        f"{name} is {value!r}; algorithm {algorithm.name!r} takes {_kind(algorithm.defaults[name])} there"
+        for name, value in given.items()
+        if name in algorithm.defaults and not _fits(value, algorithm.defaults[name])
+    ]
+    options = MappingProxyType({**algorithm.defaults, **given})
+    if not found:
+        found += [f"algorithm {algorithm.name!r}: {message}" for message in algorithm.violations(options)]
+    if found:
+        raise ConfigError(found)
+    return options
+
+
+def aggregation_of(config: Config, algorithm: Algorithm) -> str:
+    """The aggregation's name: the one given, else the algorithm's.
+
+    Raises:
+        ConfigError: unknown, or contradicted by ``calculate_per_token_loss``.
+    """
+    given = config.train.aggregation
+    if config.train.calculate_per_token_loss:
+        if given not in (None, "token_mean"):
+            raise ConfigError(f"calculate_per_token_loss means aggregation token_mean, but aggregation is {given}")
+        return "token_mean"
+    return check_aggregation(given or algorithm.aggregate)
+
+
+def _unread(algorithm: Algorithm, name: str) -> str:
+    near = difflib.get_close_matches(name, algorithm.defaults, n=1)
+    reads = f"it reads {', '.join(sorted(algorithm.defaults))}" if algorithm.defaults else "it has no options"
+    hint = f"nearest: {near[0]}; " if near else ""
+    return f"algorithm {algorithm.name!r} does not read {name}; {hint}{reads}"
+
+
+def _fits(value: Any, default: Any) -> bool:
+    """A default of None takes anything; numbers take numbers, everything else its own type."""
+    if default is None:
+        return True
+    if isinstance(default, bool) or not isinstance(default, int | float):
+        return isinstance(value, type(default))
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _kind(default: Any) -> str:
+    numeric = isinstance(default, int | float) and not isinstance(default, bool)
+    return "a number" if numeric else f"a {type(default).__name__}"

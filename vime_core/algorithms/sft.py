@@ -1,0 +1,28 @@
+"""Supervised fine-tuning: the negative log-likelihood of given tokens, through the same five stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vime_core.interfaces.algorithm import Algorithm, TokenView
+
+if TYPE_CHECKING:
+    from vime_core.batch.step_batch import StepBatch
+
+
+class Sft(Algorithm):
+    """No reward, no sampler, no options. The loss mask of the data says which tokens are targets."""
+
+    name = "sft"
+    aggregate = "rollout_mean"
+
+    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+        return torch.ones(batch.response_tokens)
+
+    def surrogate(
+        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        return -view.logp, {"nll": -view.logp}
