@@ -1,0 +1,136 @@
+"""What Ctrl-C and SIGTERM do to a run.
+
+The first signal asks for a stop. It is raised as :class:`Interrupted` at the next safe point
+(:meth:`Interrupts.check`), or at once where the run only waits (:meth:`Interrupts.waiting`), so that a checkpoint or a
+weight sync is never cut in two and a wait is never sat out. The ``finally`` blocks of the run then end its processes.
+The second signal does not wait for that: the process ends at once. Shells, ``timeout`` and process managers often
+signal both a process and its group; signals that follow the first within ``grace`` seconds are therefore the same one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+from vime_core.errors import VimeError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(VimeError):
+    """The user or the system asked the run to end. ``exit_code`` is 130 for SIGINT and 143 for SIGTERM."""
+
+    def __init__(self, signum: int) -> None:
+        self.signal = signal.Signals(signum)
+        self.exit_code = 128 + signum
+        super().__init__(f"stopped by {self.signal.name}; the last complete checkpoint is valid")
+
+
+class Interrupts:
+    """``with Interrupts() as stop: ... stop.check() ...`` in the main thread; the old handlers come back at its end.
+
+    Args:
+        last_resort: called by the second signal before the process ends, to kill what must not outlive it.
+        announce: told in one line what a signal did; by default written to standard error.
+        grace: seconds in which a further signal counts as the first one.
+    """
+
+    def __init__(
+        self,
+        last_resort: Callable[[], None] | None = None,
+        announce: Callable[[str], None] | None = None,
+        grace: float = 0.5,
+    ) -> None:
+        self._last_resort = last_resort
+        self._announce = announce or _to_stderr
+        self._grace = grace
+        self._old: dict[int, Any] = {}
+        self._signum: int | None = None
+        self._at = 0.0
+        self._waiting = 0
+        self._wake: list[Callable[[], object]] = []
+
+    def __enter__(self) -> Interrupts:
+        for signum in _SIGNALS:
+            self._old[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._old:
+            signum, handler = self._old.popitem()
+            signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
+
+    @property
+    def requested(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._signum is not None
+
+    def check(self) -> None:
+        """A safe point.
+
+        Raises:
+            Interrupted: a stop was asked for.
+        """
+        if self._signum is not None:
+            raise Interrupted(self._signum)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside, nothing is half done: a stop is raised right away, even out of a blocking call.
+
+        Raises:
+            Interrupted: a stop was asked for, before or inside.
+        """
+        self._waiting += 1
+        try:
+            self.check()
+            yield
+        finally:
+            self._waiting -= 1
+
+    @contextlib.contextmanager
+    def waking(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Inside, a stop calls ``wake`` (once, from the handler): e.g. ``loop.call_soon_threadsafe(task.cancel)`` for a
+        wait that an exception in the main thread would not reach. A stop that was asked for before calls it too."""
+        self._wake.append(wake)
+        try:
+            if self.requested:
+                wake()
+            yield
+        finally:
+            self._wake.remove(wake)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._signum is None:
+            self._first(signum)
+        elif time.monotonic() - self._at >= self._grace:
+            self._second(signum)
+
+    def _first(self, signum: int) -> None:
+        self._signum, self._at = signum, time.monotonic()
+        self._announce(f"{signal.Signals(signum).name}: stopping; once more to exit at once")
+        for wake in list(self._wake):
+            wake()
+        if self._waiting:
+            raise Interrupted(signum)
+
+    def _second(self, signum: int) -> NoReturn:
+        try:
+            self._announce(f"{signal.Signals(signum).name} again: exiting at once")
+            if self._last_resort is not None:
+                self._last_resort()
+        finally:
+            os._exit(128 + signum)
+
+
+def _to_stderr(line: str) -> None:
+    """Past Python's buffers, which the interrupted code may be holding."""
+    with contextlib.suppress(OSError):  # nobody reads standard error any more; the stop itself must go on
+        os.write(2, f"\n{line}\n".encode())

@@ -1,0 +1,77 @@
+"""Metrics of time, of weight sync, and of evaluation."""
+
+from __future__ import annotations
+
+from vime_core.observe.names.metric import Axis, Mean, Metric
+
+
+def _of(
+    name: str, unit: str, meaning: str, definition: str, mean: Mean = "value", axis: Axis = "rollout/step"
+) -> Metric:
+    return Metric(name, unit, meaning, definition, mean, axis)
+
+
+PERF = (
+    _of(
+        "perf/step_time",
+        "s",
+        "how long a step takes",
+        "wall time of the step as the driver sees it, without evaluation and checkpoints",
+    ),
+    _of("perf/rollout_time", "s", "time to get samples", "wall time of generation, rewards and filters"),
+    _of("perf/train_time", "s", "time to learn from them", "wall time of the training call: log-probs and updates"),
+    _of("perf/log_probs_time", "s", "its forward part", "wall time of the log-prob forward passes, slowest rank"),
+    _of("perf/actor_train_time", "s", "its update part", "wall time of the optimizer steps, slowest rank"),
+    _of("perf/train_wait_time", "s", "time the trainer stood idle", "perf/step_time - perf/train_time"),
+    _of("perf/update_weights_time", "s", "time to bring weights to the engines", "wall time of the sync transaction"),
+    _of("perf/update_weights_bytes", "byte", "size of a sync", "bytes of all tensors sent, once"),
+    _of("perf/update_weights_gbps", "GB/s", "speed of a sync", "1e-9 * bytes / seconds of the sync transaction"),
+    _of("perf/eval_time", "s", "time of an evaluation", "wall time of all evaluation sets"),
+    _of("perf/save_model_time", "s", "time of a checkpoint", "wall time until the checkpoint is complete"),
+    _of(
+        "perf/tokens_per_sec",
+        "token/s",
+        "speed of the whole step",
+        "prompt and response tokens of the step / perf/step_time",
+    ),
+    _of("perf/samples_per_sec", "sample/s", "speed of the whole step", "samples trained on / perf/step_time"),
+    _of(
+        "perf/overhead_ratio",
+        "share",
+        "what the framework itself costs",
+        "share of perf/step_time outside generation, log-probs, training and weight sync",
+    ),
+)
+
+SYNC = (
+    _of("sync/version", "version", "weights that the engines serve", "version of the last committed sync"),
+    _of("sync/names", "1", "completeness of a sync", "Hugging Face tensors sent; every engine loaded as many", "count"),
+    _of(
+        "sync/canary_gap",
+        "nat",
+        "proof that the weights work",
+        "maximum over engines and canary tokens of |log-prob(engine) - log-prob(trainer)|",
+        "maximum",
+    ),
+)
+
+_SETS = "of one evaluation set"
+
+EVAL = (
+    _of("eval/step", "step", "the step after which it was measured", "axis of all eval/ metrics", axis="eval/step"),
+    _of("eval/<name>", "1", f"result {_SETS}", "mean reward over its samples", "sample mean", "eval/step"),
+    _of(
+        "eval/<name>-truncated_ratio",
+        "share",
+        f"responses {_SETS} cut off by the length limit",
+        "share of samples whose generation ended by length",
+        "sample mean",
+        "eval/step",
+    ),
+    _of(
+        "eval/<name>/response_len/mean", "token", f"length {_SETS}", "mean response tokens", "sample mean", "eval/step"
+    ),
+    _of("eval/<name>/response_len/median", "token", f"length {_SETS}", "median of them", "median", "eval/step"),
+    _of("eval/<name>/response_len/max", "token", f"length {_SETS}", "maximum of them", "maximum", "eval/step"),
+    _of("eval/<name>/response_len/min", "token", f"length {_SETS}", "minimum of them", "minimum", "eval/step"),
+)
