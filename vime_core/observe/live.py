@@ -53,19 +53,23 @@ class LiveProgress:
     def stage(self, name: str, total_steps: int | None) -> None:
         self._pace = Pace(name, total_steps, self._now)
         self._metrics = {}
-        self._live.refresh()
+        self.refresh()
 
     def phase(self, name: str) -> None:
         self._doing, self._since = _DOING.get(name, name), self._now()
-        self._live.refresh()
+        self.refresh()
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         self._pace.step(step)
         self._metrics = dict(metrics)
-        self._live.refresh()
+        self.refresh()
 
     def sync(self, line: str) -> None:
         self._receipt = line
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Draw now."""
         self._live.refresh()
 
     def note(self, text: str) -> None:
@@ -86,7 +90,9 @@ class LiveProgress:
         head.add_row(Text(pace.position), Text(f"{duration(pace.elapsed)} gone, {duration(pace.left)} left"))
         parts: list[RenderableType] = [head]
         if pace.total:
-            parts.append(ProgressBar(total=pace.total, completed=0 if pace.last is None else pace.last + 1))
+            bar = Table.grid(expand=True)  # a bar alone does not end its line
+            bar.add_row(ProgressBar(total=pace.total, completed=0 if pace.last is None else pace.last + 1))
+            parts.append(bar)
         parts += [self._numbers(), Text(f"sync  {self._receipt}"), Text(self._activity(), style="dim")]
         return Panel(Group(*parts), title=Text(f"vime {pace.name}".strip()), title_align="left")
 
