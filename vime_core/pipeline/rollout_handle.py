@@ -1,0 +1,75 @@
+"""The driver's handle on the rollout stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vime_core.config.dump import to_plain
+from vime_core.pipeline.actors import RolloutActor
+from vime_core.pipeline.cluster import actor_environment
+from vime_core.pipeline.waits import get
+
+if TYPE_CHECKING:
+    from vime_core.config.sections import Config
+    from vime_core.interfaces.device import DeviceBackend
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What one step of sampling gave. ``batch`` is a reference: the driver never holds the tokens."""
+
+    batch: Any
+    metrics: dict[str, float]
+    samples: list[dict[str, Any]]
+
+
+class RolloutHandle:
+    """One rollout process."""
+
+    def __init__(self, config: Config, actor: Any, check: Callable[[], None]) -> None:
+        self.config, self.actor, self.check = config, actor, check
+
+    @classmethod
+    def launch(
+        cls,
+        config: Config,
+        device: DeviceBackend,
+        plugins: Any,
+        state: Mapping[str, Any] | None,
+        check: Callable[[], None],
+    ) -> RolloutHandle:
+        import ray
+
+        environment = actor_environment(device, plugins, "rollout", config)
+        actor = ray.remote(RolloutActor).options(num_cpus=1, runtime_env={"env_vars": environment})
+        return cls(config, actor.remote(to_plain(config), plugins.lock(), state), check)
+
+    def setup(self) -> Mapping[str, int]:
+        """Read and check the data; ``{"prompts_per_epoch": n}``."""
+        deadline = self.config.cluster.start_timeout_secs
+        return get(self.actor.setup.remote(), deadline, "setup of the rollout worker", self.check)
+
+    def connect(self, client_spec: Any) -> None:
+        """Give the worker its engines."""
+        get(self.actor.connect.remote(client_spec), 60.0, "connection of the rollout worker to the engines", self.check)
+
+    def rollout(self, step: int) -> Rollout:
+        what = f"rollout of step {step}"
+        return Rollout(*get(self.actor.rollout.remote(step), self._deadline(), what, self.check))
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        return get(self.actor.evaluate.remote(step), self._deadline(), f"evaluation at step {step}", self.check)
+
+    def state(self) -> dict[str, Any]:
+        return get(self.actor.state.remote(), 60.0, "state of the data buffer", self.check)
+
+    def shutdown(self) -> None:
+        import ray
+
+        ray.kill(self.actor, no_restart=True)
+
+    def _deadline(self) -> float:
+        # The worker has its own, named deadlines; this one only catches a worker that is gone without a word.
+        return self.config.rollout.generate_timeout_secs * (1 + self.config.rollout.max_filter_rounds)

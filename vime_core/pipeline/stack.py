@@ -1,0 +1,112 @@
+"""Everything that runs during one stage, started side by side and ended together, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vime_core.errors import ConfigError
+from vime_core.pipeline.cluster import cluster
+from vime_core.pipeline.rollout_handle import RolloutHandle
+from vime_core.pipeline.saving import layout
+from vime_core.pipeline.schedule import Schedule, schedule
+from vime_core.pipeline.trainer_group import TrainerGroup
+from vime_core.trainer import checkpoint
+
+if TYPE_CHECKING:
+    from vime_core.config.sections import Config
+    from vime_core.interfaces.device import DeviceBackend
+    from vime_core.interfaces.weight_sync import Receipt, WeightSync
+
+Check = Callable[[], None]
+
+#: seconds that ending the engines and the router may take
+ENDING = 10.0
+
+
+@dataclass
+class Stack:
+    """The running parts of a stage. ``engines`` and ``sync`` are None where nothing is generated."""
+
+    trainer: TrainerGroup
+    rollout: RolloutHandle
+    engines: Any | None
+    sync: WeightSync | None
+    schedule: Schedule
+
+    def push(self, version: int) -> Receipt | None:
+        """Send the trainer's weights to the engines, if there are any."""
+        return self.sync.push(version) if self.sync is not None else None
+
+
+@contextlib.contextmanager
+def stack(config: Config, plugins: Any, logs: Path, check: Check) -> Iterator[Stack]:
+    """Start Ray, rollout worker, trainer ranks and engines; end all of them.
+
+    Args:
+        logs: folder for the logs of engines and router.
+        check: raises when the user asked to stop; called during every wait.
+    """
+    provider = plugins.choose_device(config.cluster.device)
+    device = provider.load()()
+    folder = config.model.hf_checkpoint
+    if folder is None:
+        raise ConfigError("no model: give --hf-checkpoint")
+    resume = checkpoint.find(config.model.load, config.model.ckpt_step) if config.model.load else None
+    meta = checkpoint.check_layout(resume, layout(config)) if resume else None
+    config = _with_sync(config, device, plugins)
+    with cluster(config, device), contextlib.ExitStack() as ending:
+        rollout = RolloutHandle.launch(config, device, plugins, meta["data"] if meta else None, check)
+        ending.callback(rollout.shutdown)
+        trainer = TrainerGroup.launch(config, device, provider.qualified_name, plugins, check)
+        ending.callback(trainer.shutdown)
+        # Data first: a bad row or a missing file is reported before a model is built.
+        plan = schedule(config, rollout.setup()["prompts_per_epoch"], meta)
+        started = trainer.begin_setup(folder, str(resume) if resume else None, plan.optimizer_steps)
+        engines = _engines(config, device, folder, plugins, logs, ending)
+        trainer.finish_setup(started)
+        if engines is not None:
+            rollout.connect(engines.client_spec)
+        sync = _sync(config, plugins, trainer, engines, ending) if engines is not None else None
+        yield Stack(trainer, rollout, engines, sync, plan)
+
+
+def _engines(
+    config: Config, device: DeviceBackend, folder: str, plugins: Any, logs: Path, ending: contextlib.ExitStack
+) -> Any | None:
+    if not config.needs_engines:
+        return None
+    from vime_core.engine.group import EngineGroup
+
+    engines = EngineGroup.start(config, device, folder, plugins, logs)
+    ending.callback(engines.shutdown, ENDING)
+    return engines
+
+
+def _with_sync(config: Config, device: DeviceBackend, plugins: Any) -> Config:
+    """The configuration with the weight sync's name settled, so that trainer and driver mean the same one."""
+    from vime_core.interfaces.weight_sync import Topology
+
+    external = config.engine.rollout_external_engine_addrs
+    topology = Topology(
+        device_type=device.device_type,
+        trainer_ranks=config.trainer_ranks,
+        engines=config.num_engines + len(external),
+        nodes=config.cluster.actor_num_nodes,
+        colocated=config.cluster.colocate,
+        external_engines=bool(external),
+    )
+    name = config.sync.weight_sync or plugins.choose_weight_sync(topology)
+    return config.replace("sync", weight_sync=name)
+
+
+def _sync(
+    config: Config, plugins: Any, trainer: TrainerGroup, engines: Any, ending: contextlib.ExitStack
+) -> WeightSync:
+    sync: WeightSync = plugins.weight_syncs.resolve(config.sync.weight_sync)(config)
+    ending.callback(sync.close)
+    sync.connect(trainer, engines)
+    return sync

@@ -1,0 +1,95 @@
+"""One stage of a run: start the stack, run the loop, export the model, write the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vime_core.config.dump import to_toml
+from vime_core.config.expression import parse
+from vime_core.errors import TargetMissed, VimeError
+from vime_core.observe.phases import PhaseClock
+from vime_core.observe.recorder import Recorder
+from vime_core.observe.strict_json import dumps
+from vime_core.observe.summary import Summary, Target, render, summarize
+from vime_core.pipeline.stack import stack
+from vime_core.pipeline.synchronous import Loop
+
+if TYPE_CHECKING:
+    from vime_core.config.sections import Config
+    from vime_core.observe.progress import Progress
+    from vime_core.observe.runfolder import RunFolder
+
+
+@dataclass
+class StageRun:
+    """Everything of one stage that outlives its processes."""
+
+    name: str
+    config: Config
+    folder: RunFolder
+    plugins: Any
+    progress: Progress
+    check: Callable[[], None]
+
+    def run(self) -> Summary:
+        """Run to the end; the summary is written whatever happens.
+
+        Raises:
+            TargetMissed: the run ended below its target.
+        """
+        self.folder.write_text("config.toml", to_toml(self.config))
+        self.folder.write_text("plugins.lock.json", dumps({"plugins": self.plugins.lock()})[0])
+        recorder = Recorder(self.folder, self.progress, self._tensorboard())
+        clock = PhaseClock(on_enter=self.progress.phase)
+        self.plugins.run_started(self.folder)
+        outcome = "failed"
+        try:
+            self._inside(recorder, clock)
+            outcome = "finished"
+        except VimeError as error:
+            outcome = str(error).splitlines()[0]
+            raise
+        finally:
+            recorder.close()
+            summary = self._summary(recorder, clock, outcome)
+            self.folder.write_text("report.txt", render(summary))
+            self.plugins.run_finished(self.folder, outcome)
+        if summary.target is not None and summary.target.reached is not True:
+            print(render(summary), flush=True)
+            raise TargetMissed(f"target missed: {self.config.run.target}; see {self.folder.report}")
+        return summary
+
+    def _inside(self, recorder: Recorder, clock: PhaseClock) -> None:
+        with stack(self.config, self.plugins, self.folder.logs, self.check) as running:
+            total = running.schedule.last - running.schedule.first
+            self.progress.stage(self.name, total)
+            Loop(self.config, running, recorder, clock, self.plugins, self.check).run()
+            if self.config.model.save_hf:
+                with clock.phase("save"):
+                    running.trainer.save_hf(self.config.model.save_hf)
+
+    def _tensorboard(self) -> Any | None:
+        if not self.config.observe.use_tensorboard:
+            return None
+        from vime_core.observe.tensorboard import TensorBoardWriter
+
+        return TensorBoardWriter(self.folder.tensorboard)
+
+    def _summary(self, recorder: Recorder, clock: PhaseClock, outcome: str) -> Summary:
+        text = self.config.run.target
+        target = None
+        if text is not None:
+            wish = parse(text)
+            measured = wish.metric in recorder.tally.last
+            target = Target(wish.metric, text, wish.holds(recorder.tally.last) if measured else None)
+        return summarize(
+            recorder.tally,
+            name=self.name,
+            outcome=outcome,
+            folder=self.folder.path,
+            target=target,
+            wall=clock.wall,
+            phases=clock.totals,
+        )

@@ -1,0 +1,98 @@
+"""The synchronous loop: sample, train, sync, and again. It reads top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vime_core.config.expression import parse
+from vime_core.pipeline.saving import save_checkpoint
+
+if TYPE_CHECKING:
+    from vime_core.config.sections import Config
+    from vime_core.observe.phases import PhaseClock
+    from vime_core.observe.recorder import Recorder
+    from vime_core.pipeline.rollout_handle import Rollout
+    from vime_core.pipeline.stack import Stack
+
+
+@dataclass
+class Loop:
+    """One stage's run. ``check`` raises when the user asked to stop."""
+
+    config: Config
+    stack: Stack
+    recorder: Recorder
+    clock: PhaseClock
+    plugins: Any
+    check: Callable[[], None]
+
+    def run(self) -> None:
+        """From the first step to the last, or until ``stop_when`` holds after an evaluation."""
+        evaluation, model = self.config.eval, self.config.model
+        step, last = self.stack.schedule.first, self.stack.schedule.last
+        self._sync(step)  # before anything is sampled: the engines' own starting weights never matter
+        if evaluation.eval_interval and not evaluation.skip_eval_before_train:
+            self._evaluate(step)
+        saved = None
+        while step < last and not self._enough():
+            self._step(step)
+            step += 1
+            if _due(step, evaluation.eval_interval) or (step == last and evaluation.eval_interval):
+                self._evaluate(step)
+            if _due(step, model.save_interval):
+                saved = self._save(step)
+        if model.save and saved != step:
+            self._save(step)
+
+    def _step(self, step: int) -> None:
+        self.check()
+        self.clock.start_step()
+        with self.clock.phase("generate"):
+            rollout = self.stack.rollout.rollout(step)
+        with self.clock.phase("train"):
+            trained = self.stack.trainer.train(step, rollout.batch)
+        self.clock.split("train", "log_probs", trained.get("perf/log_probs_time", 0.0))
+        if _due(step + 1, self.config.sync.update_weights_interval):
+            self._sync(step + 1)
+        self._record(step, rollout, trained)
+
+    def _record(self, step: int, rollout: Rollout, trained: dict[str, float]) -> None:
+        if self.config.observe.save_samples:
+            self.recorder.folder.write_samples(step, rollout.samples)
+        metrics = {**rollout.metrics, **trained, **self.clock.end_step().metrics()}
+        seconds = metrics["perf/step_time"]
+        metrics["perf/samples_per_sec"] = self.config.samples_per_step / seconds
+        metrics["perf/tokens_per_sec"] = trained["train/tokens"] / seconds
+        self.recorder.step(step, metrics)
+        self.plugins.step_finished(self.recorder.folder, step, metrics)
+
+    def _sync(self, version: int) -> None:
+        with self.clock.phase("sync"):
+            receipt = self.stack.push(version)
+        if receipt is not None:
+            self.recorder.sync(receipt)
+            self.plugins.weights_synced(self.recorder.folder, version, receipt.seconds)
+
+    def _evaluate(self, step: int) -> None:
+        with self.clock.phase("eval"):
+            metrics = self.stack.rollout.evaluate(step)
+        self.recorder.evaluation(step, metrics)
+
+    def _save(self, step: int) -> int:
+        with self.clock.phase("save"):
+            path = save_checkpoint(self.config, self.stack, step)
+        self.plugins.checkpoint_saved(self.recorder.folder, path)
+        return step
+
+    def _enough(self) -> bool:
+        """Whether ``stop_when`` holds; not before its metric has been measured."""
+        if self.config.run.stop_when is None:
+            return False
+        wish = parse(self.config.run.stop_when)
+        return wish.metric in self.recorder.tally.last and wish.holds(self.recorder.tally.last)
+
+
+def _due(step: int, interval: int | None) -> bool:
+    return bool(interval) and step % interval == 0

@@ -1,0 +1,90 @@
+"""The driver's handle on the trainer ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vime_core.config.dump import to_plain
+from vime_core.pipeline.actors import TrainerActor
+from vime_core.pipeline.cluster import actor_environment
+from vime_core.pipeline.waits import get
+
+if TYPE_CHECKING:
+    from vime_core.config.sections import Config
+    from vime_core.interfaces.device import DeviceBackend
+
+
+class TrainerGroup:
+    """Calls go to all ranks at once, because each of them is a collective; rank 0 answers for the group."""
+
+    def __init__(self, config: Config, ranks: Sequence[Any], check: Callable[[], None]) -> None:
+        self.config, self.ranks, self.check = config, ranks, check
+        self.info: Mapping[str, Any] = {}
+
+    @classmethod
+    def launch(
+        cls, config: Config, device: DeviceBackend, device_name: str, plugins: Any, check: Callable[[], None]
+    ) -> TrainerGroup:
+        """Create the rank processes; returns at once."""
+        import ray
+
+        options = {
+            **device.ray_options(1),
+            "runtime_env": {"env_vars": actor_environment(device, plugins, "trainer", config)},
+            "max_concurrency": 1,
+        }
+        plain, lock = to_plain(config), plugins.lock()
+        actor = ray.remote(TrainerActor)
+        return cls(
+            config,
+            [actor.options(**options).remote(plain, lock, rank, device_name) for rank in range(config.trainer_ranks)],
+            check,
+        )
+
+    def begin_setup(self, folder: str, resume: str | None, total_steps: int) -> list[Any]:
+        """Start building the model on every rank; :meth:`finish_setup` waits for it."""
+        deadline = self.config.cluster.start_timeout_secs
+        host, port = get(self.ranks[0].address.remote(), deadline, "address of trainer rank 0", self.check)
+        return [rank.setup.remote(host, port, folder, resume, total_steps) for rank in self.ranks]
+
+    def finish_setup(self, started: list[Any]) -> Mapping[str, Any]:
+        infos = get(started, self.config.cluster.start_timeout_secs, "setup of the trainer ranks", self.check)
+        self.info = infos[0]
+        return self.info
+
+    def train(self, step: int, batch: Any) -> dict[str, float]:
+        """One rollout step of training; ``batch`` is a reference to a StepBatch in the object store."""
+        answers = self._all("train", self.config.train.train_timeout_secs, f"training of step {step}", step, batch)
+        return answers[-1]  # the last pipeline stage computed the loss; ranks agree on the rest
+
+    def publish(self, version: int) -> Any:
+        """Make the weights available as ``version``; the manifest of rank 0."""
+        deadline = self.config.sync.vllm_weight_transfer_timeout_sec
+        return self._all("publish", deadline, f"export of weights version {version}", version)[0]
+
+    def broadcast(self, version: int, world: int) -> Any:
+        """Start sending the published bytes from rank 0 to ``world - 1`` engine workers; a reference to wait for."""
+        return self.ranks[0].broadcast.remote(version, world)
+
+    def score(self, tokens: list[int]) -> list[float]:
+        """Log-probs [len(tokens) - 1] of tokens[1:] given their prefixes, at temperature 1."""
+        answers = self._all("score", self.config.train.train_timeout_secs, "log-probs of the canary", tokens)
+        return next(answer for answer in answers if answer is not None)
+
+    def save(self, folder: str) -> int:
+        """Write every rank's part of a checkpoint; bytes written."""
+        return sum(self._all("save", self.config.train.train_timeout_secs, f"checkpoint {folder}", folder))
+
+    def save_hf(self, folder: str) -> None:
+        self._all("save_hf", self.config.train.train_timeout_secs, f"export to {folder}", folder)
+
+    def shutdown(self) -> None:
+        import ray
+
+        for rank in self.ranks:
+            ray.kill(rank, no_restart=True)
+
+    def _all(self, method: str, deadline: float, what: str, *arguments: Any) -> list[Any]:
+        refs = [getattr(rank, method).remote(*arguments) for rank in self.ranks]
+        return get(refs, deadline, what, self.check)

@@ -1,0 +1,141 @@
+"""Passes over micro-batches through Megatron's own schedule: with gradient, or only for log-probs.
+
+A pass takes lists of sample indices (one list a micro-batch) of a step batch and gives back numbers on the batch's
+response axis. Pipeline stages before the last run along and give back nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from vime_core.trainer.head import forward_step, response_logprobs
+from vime_core.trainer.packed import PackedBatch, pack
+
+if TYPE_CHECKING:
+    from vime_core.batch.step_batch import StepBatch
+    from vime_core.trainer.head import ResponseLogprobs
+    from vime_core.trainer.model import MegatronModel
+    from vime_core.trainer.parallel import ParallelLayout
+
+
+@dataclass(frozen=True)
+class Micro:
+    """One micro-batch of this rank.
+
+    Attributes:
+        samples: their indices in the step batch, [n].
+        packed: the packed row.
+        places: [l] places on the step's response axis [R] of the tokens that this rank predicts.
+        alive: False for a stand-in: a rank without samples runs one so that collectives match, and counts none of it.
+    """
+
+    samples: Sequence[int]
+    packed: PackedBatch
+    places: torch.Tensor
+    alive: bool
+
+
+def micro_of(batch: StepBatch, samples: Sequence[int], layout: ParallelLayout, device: torch.device) -> Micro:
+    """Pack ``samples``; an empty list packs the batch's first sample as a stand-in."""
+    alive = bool(samples)
+    chosen = list(samples) if alive else [0]
+    starts, responses = batch.token_starts, batch.response_starts
+    packed = pack(
+        [batch.tokens[starts[i] : starts[i + 1]] for i in chosen],
+        [int(batch.response_lengths[i]) for i in chosen],
+        cp_rank=layout.cp_rank,
+        cp_size=layout.cp_size,
+        pad_multiple=layout.pad_multiple,
+    )
+    axis = np.concatenate([np.arange(responses[i], responses[i + 1]) for i in chosen])
+    places = torch.from_numpy(axis)[packed.response_index]
+    return Micro(chosen, packed.to(device), places, alive)
+
+
+#: what the last stage does with a micro-batch's log-probs: (loss, anything to collect)
+Finish = Callable[[Micro, "ResponseLogprobs"], tuple[torch.Tensor, Any]]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Runs passes of one model.
+
+    Attributes:
+        temperature: divides the logits.
+        chunk_size: tokens whose float32 logits exist at a time.
+    """
+
+    model: MegatronModel
+    layout: ParallelLayout
+    device: torch.device
+    temperature: float
+    chunk_size: int
+
+    def run(
+        self,
+        batch: StepBatch,
+        micro_batches: Sequence[Sequence[int]],
+        finish: Finish,
+        *,
+        gradient: bool,
+        entropy: bool = False,
+        temperature: float | None = None,
+    ) -> list[Any]:
+        """What ``finish`` collected, a value a micro-batch, on the last pipeline stage; [] elsewhere."""
+        from megatron.core.pipeline_parallel import get_forward_backward_func
+
+        kelvin = self.temperature if temperature is None else temperature
+
+        def step(micros: Iterator[Micro], chunk: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
+            micro = next(micros)
+            output = forward_step(chunk, micro.packed)
+
+            def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Any]:
+                logprobs = response_logprobs(chunk, hidden, micro.packed, kelvin, self.chunk_size, entropy)
+                total, collected = finish(micro, logprobs)
+                return total, torch.ones((), dtype=torch.int, device=total.device), collected
+
+            return output, loss
+
+        micros = (micro_of(batch, samples, self.layout, self.device) for samples in micro_batches)
+        longest = int(batch.total_lengths.max())
+        with torch.set_grad_enabled(gradient):
+            return get_forward_backward_func()(
+                forward_step_func=step,
+                data_iterator=micros,
+                model=self.model.chunks,
+                num_microbatches=len(micro_batches),
+                seq_length=longest,
+                micro_batch_size=1,
+                forward_only=not gradient,
+            )
+
+    def logprobs(
+        self, batch: StepBatch, micro_batches: Sequence[Sequence[int]], temperature: float | None = None
+    ) -> torch.Tensor | None:
+        """[R] log-probs of the whole step, gathered over data and context ranks; None before the last stage."""
+
+        def finish(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, Any]:
+            return logprobs.logp.sum() * 0, (micro.places, logprobs.logp.detach(), micro.alive)
+
+        parts = self.run(batch, micro_batches, finish, gradient=False, temperature=temperature)
+        return self.gather(batch.response_tokens, parts)
+
+    def gather(self, tokens: int, parts: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> torch.Tensor | None:
+        """Values that ranks hold at their own places, on the whole response axis [tokens], on the CPU."""
+        if not self.layout.is_last_stage:
+            return None
+        from megatron.core import parallel_state
+
+        full = torch.zeros(tokens, dtype=torch.float32, device=self.device)
+        for places, values, alive in parts:
+            if alive:
+                full[places.to(self.device)] = values.float()
+        # Every place is filled by exactly one rank, so the sum is a gather, to the bit.
+        torch.distributed.all_reduce(full, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+        return full.cpu()

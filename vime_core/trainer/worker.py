@@ -1,0 +1,164 @@
+"""One trainer rank: process groups, model, optimizer, and the calls of the driver. Every call is a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from vime_core.algorithms.options import aggregation_of, options_of
+from vime_core.batch.step_batch import StepBatch
+from vime_core.trainer import checkpoint
+from vime_core.trainer.model import MegatronModel
+from vime_core.trainer.optimizer import Optimizer
+from vime_core.trainer.parallel import destroy_parallel, init_parallel
+from vime_core.trainer.passes import Passes
+from vime_core.trainer.step import TrainStep
+
+if TYPE_CHECKING:
+    from vime_core.config.sections import Config
+    from vime_core.interfaces.device import DeviceBackend
+
+
+class TrainerWorker:
+    """Built in the rank's own process; :meth:`setup` does the work."""
+
+    def __init__(self, config: Config, plugins: Any, device: DeviceBackend, rank: int) -> None:
+        self.config, self.plugins, self.device, self.rank = config, plugins, device, rank
+        self.publisher: Any = None
+
+    def setup(self, host: str, port: int, folder: str, resume: str | None, total_steps: int) -> dict[str, Any]:
+        """Join the process groups, build the model from ``folder``, load weights (and the state in ``resume``).
+
+        Returns:
+            ``parameters`` of the whole model's share on this rank, and the ``learning_rate`` now.
+        """
+        torch.set_num_threads(1)
+        self.device.adapt_megatron()
+        self.device.set_device(self.device.local_index(self.rank % self.config.cluster.actor_num_gpus_per_node))
+        self.layout = init_parallel(self.config, self.device, self.rank, self.config.trainer_ranks, host, port)
+        self.model = MegatronModel.build(self.config, self.device, folder, trainable=True)
+        self.model.load_hf()
+        self.optimizer = Optimizer.build(self.config, self.model.chunks, total_steps)
+        if resume is not None:
+            self._load(Path(resume))
+        self.step = self._train_step()
+        parameters = sum(p.numel() for chunk in self.model.chunks for p in chunk.parameters())
+        return {"parameters": parameters, **self.optimizer.learning_rates()}
+
+    def _train_step(self) -> TrainStep:
+        supervised = self.config.train.loss_type == "sft_loss"
+        name = "sft" if supervised else self.config.algorithm.advantage_estimator
+        algorithm = self.plugins.algorithms.resolve(name)()
+        passes = Passes(
+            model=self.model,
+            layout=self.layout,
+            device=self.device.torch_device(),
+            temperature=1.0 if supervised else self.config.rollout.rollout_temperature,
+            chunk_size=self.config.train.log_probs_chunk_size,
+        )
+        return TrainStep(
+            self.config,
+            passes,
+            self.optimizer,
+            algorithm,
+            options_of(self.config, algorithm),
+            aggregation_of(self.config, algorithm),
+        )
+
+    def train(self, step: int, batch: StepBatch) -> dict[str, float]:
+        """Train on the samples of rollout step ``step``; metrics under their catalogue names."""
+        return self.step.run(batch)
+
+    def publish(self, version: int) -> Any:
+        """Make the weights available to the engines; the manifest on rank 0, None elsewhere."""
+        tensors = self.model.export_hf()
+        if self.rank != 0:
+            for _ in tensors:  # the export is a collective: every rank must walk through it
+                pass
+            return None
+        if self.publisher is None:
+            from vime_core.weights.publisher import Publisher
+
+            self.publisher = Publisher.create(self.config, self.config.sync.weight_sync or "")
+        return self.publisher.publish(tensors, version)
+
+    def broadcast(self, version: int, world: int) -> None:
+        """Send the published bytes to ``world - 1`` engine workers (syncs that need a sender only)."""
+        if self.publisher is not None:
+            self.publisher.broadcast(version, world)
+
+    def score(self, tokens: list[int]) -> list[float] | None:
+        """Log-probs [len(tokens) - 1] of tokens[1:] at temperature 1; None before the last pipeline stage."""
+        batch = probe(tokens)
+        logp = self.step.passes.logprobs(batch, [[0] if self.layout.dp_rank == 0 else []], temperature=1.0)
+        return None if logp is None else logp.tolist()
+
+    # checkpoints ---------------------------------------------------------------------------------------------
+    def save(self, folder: str) -> int:
+        """Write this rank's part; bytes written."""
+        tensors = self._model_tensors()
+        if not self.config.model.no_save_optim:
+            tensors |= self.optimizer.tensors()
+        tensors["rng.torch"] = torch.get_rng_state()
+        tensors["rng.device"] = self.device.get_rng_state()
+        return checkpoint.write_rank(
+            Path(folder), self.rank, tensors, {"scheduler": self.optimizer.scheduler.state_dict()}
+        )
+
+    def _load(self, folder: Path) -> None:
+        tensors, state = checkpoint.read_rank(folder, self.rank)
+        with torch.no_grad():
+            for name, mine in self._model_tensors().items():
+                mine.copy_(tensors[name])
+        if not self.config.model.no_load_optim:
+            self._load_optimizer(folder, tensors, state)
+        torch.set_rng_state(tensors["rng.torch"])
+        self.device.set_rng_state(tensors["rng.device"])
+
+    def _load_optimizer(self, folder: Path, tensors: dict[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+        mine = {k: v for k, v in tensors.items() if k.startswith("optimizer.")}
+        if not mine:
+            raise checkpoint.CheckpointError(
+                f"{folder} holds no optimizer state (it was saved with --no-save-optim): add --no-load-optim"
+            )
+        self.optimizer.load_tensors(mine)
+        self.optimizer.scheduler.num_steps = int(state["scheduler"]["num_steps"])
+        self.optimizer.scheduler.step(0)
+
+    def _model_tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers of this rank's chunks, in place, by stable names."""
+        found: dict[str, torch.Tensor] = {}
+        for i, chunk in enumerate(self.model.chunks):
+            for kind in (chunk.named_parameters(), chunk.named_buffers()):
+                found |= {f"model.{i}.{name}": tensor.data for name, tensor in kind if tensor is not None}
+        return found
+
+    def save_hf(self, folder: str) -> None:
+        """Write a Hugging Face checkpoint (rank 0 writes, all take part)."""
+        self.model.save_hf(folder)
+
+    def close(self) -> None:
+        if self.publisher is not None:
+            self.publisher.close()
+        destroy_parallel()
+
+
+def probe(tokens: list[int]) -> StepBatch:
+    """A batch of one sample whose first token is the prompt."""
+    n = len(tokens) - 1
+    return StepBatch.of(
+        tokens=tokens,
+        total_lengths=[n + 1],
+        response_lengths=[n],
+        mask=np.ones(n),
+        rollout_logp=np.full(n, np.nan),
+        version=np.full(n, -1),
+        reward=[np.nan],
+        group=[0],
+        rollout=[0],
+        truncated=[False],
+    )
