@@ -15,7 +15,7 @@ import pluggy
 from vime_core import API_VERSION
 from vime_core.errors import PluginError
 from vime_core.loading import Plan
-from vime_core.messages import BLAMABLE, nearest, one_line
+from vime_core.messages import BLAMABLE, nearest, one_line, remedy
 from vime_core.registry import Owner
 from vime_core.targets import load_target
 
@@ -70,7 +70,7 @@ def _import(spec: str) -> object:
         plugin = load_target(spec)
         plugin = plugin() if isinstance(plugin, type) else plugin
     except BLAMABLE as error:
-        raise PluginError(f"import of {spec}: {one_line(error)}") from error
+        raise PluginError(f"import of {spec}: {one_line(error)}{remedy(error)}") from error
     api = getattr(plugin, "VIME_API", API_VERSION)
     if api != API_VERSION:
         raise PluginError(f"{spec}: is written for plugin API {api}, this vime-core has {API_VERSION}")
@@ -80,6 +80,8 @@ def _import(spec: str) -> object:
 def _wrong_hooks(plugin: object, manager: pluggy.PluginManager) -> str:
     for caller in manager.get_hookcallers(plugin) or ():
         implementation = next(i for i in caller.get_hookimpls() if i.plugin is plugin)
+        if not caller.has_spec() and implementation.optionalhook:
+            continue  # written for several versions of vime-core, and says so
         if not caller.has_spec():
             return f"there is no hook '{caller.name}'{nearest(caller.name, _specified(manager))}"
         if inspect.iscoroutinefunction(implementation.function):

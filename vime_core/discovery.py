@@ -25,7 +25,7 @@ RESERVED = frozenset({CORE, "vllm", "megatron", "router", "no"})
 
 @dataclass(frozen=True)
 class Candidate:
-    """An installed plugin. ``status`` is "installed", "conflict", "incompatible" or "reserved"; ``problem`` says why."""
+    """An installed plugin. ``status``: "installed", "conflict", "incompatible" or "reserved"; ``problem`` says why."""
 
     owner: Owner
     value: str

@@ -31,13 +31,15 @@ def choose_device(
     tried = [(provider, *_probe(provider, warn)) for provider in preferred or registry]
     able = [provider for provider, ok, _ in tried if ok]
     if not able:
-        raise PluginError(_none_available([(provider, reason) for provider, _, reason in tried], bool(preferred)))
+        reasons = listed(f"{provider.qualified_name} ({reason or 'no reason given'})" for provider, _, reason in tried)
+        others = [p.qualified_name for p in registry if preferred and p not in preferred]
+        fix = f"; say --device to run on another: {listed(others)}" if others else ""
+        asked = "requested " if preferred else ""
+        raise PluginError(f"no {asked}device backend is available here; tried: {reasons}{fix}")
     best = [p for p in able if p.priority == max(q.priority for q in able)]
     if len(best) > 1:
         names = listed(p.qualified_name for p in best)
-        raise PluginError(
-            f"several device backends of priority {best[0].priority} are available: {names}; say --device"
-        )
+        raise PluginError(f"several device backends of priority {best[0].priority} can run here: {names}; say --device")
     return best[0]
 
 
@@ -48,11 +50,3 @@ def _probe(provider: Device, warn: Callable[[str], None]) -> tuple[bool, str]:
         reason = f"its probe raised {one_line(error)}"
         warn(f"{provider.owner}: device backend '{provider.name}' counts as not available: {reason}")
         return False, reason
-
-
-def _none_available(tried: Sequence[tuple[Device, str]], preferred: bool) -> str:
-    reasons = listed(f"{provider.qualified_name} ({reason or 'no reason given'})" for provider, reason in tried)
-    fix = "; say --device cpu to run without it" if preferred else ""
-    return (
-        f"no device backend {'of the requested plugin ' if preferred else ''}is available here; tried: {reasons}{fix}"
-    )

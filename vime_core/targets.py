@@ -93,7 +93,8 @@ def _import(place: str) -> ModuleType:
         if not _is_part(error.name, place):
             raise  # the module is there and misses something of its own
         raise PluginError(
-            f"no module '{error.name}'; install its package, put its folder on PYTHONPATH, or name the file: ./file.py:obj"
+            f"no module '{error.name}'; install its package, put its folder on PYTHONPATH, "
+            f"or name the file: ./file.py:obj"
         ) from error
 
 

@@ -1,0 +1,1 @@
+"""The command line. Importing it, and listing its commands, imports nothing heavy."""

@@ -1,0 +1,105 @@
+"""``vime plugins list`` reads metadata only; ``vime plugins info NAME`` imports that plugin's light module."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from vime_core.discovery import Candidate, installed
+
+if TYPE_CHECKING:
+    from vime_core.admission import Member
+    from vime_core.plugins import Plugins
+    from vime_core.registry import Provider
+
+
+def plugins(argv: list[str]) -> int:
+    """Run ``vime plugins ...``. argparse, because typer imports pydantic for any command that has parameters."""
+    parser = argparse.ArgumentParser(prog="vime plugins", description="Installed plugins and what they provide.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help="list installed plugins, from metadata alone")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    detail = commands.add_parser("info", help="show hooks, providers and options of one plugin")
+    detail.add_argument("name", metavar="NAME", help="plugin, distribution, pkg.mod, ./file.py, or core")
+    chosen = parser.parse_args(argv)
+    if chosen.command == "info":
+        return _info(chosen.name)
+    return _list(chosen.json)
+
+
+def _list(as_json: bool) -> int:
+    candidates = installed()
+    if as_json:
+        print(json.dumps([_record(c) for c in candidates], indent=2))
+    elif not candidates:
+        print("no plugins are installed; vime plugins info core shows what is built in")
+    else:
+        rows = [(c.name, f"{c.owner.dist} {c.owner.version}", c.status, f"{c.value} {c.problem}") for c in candidates]
+        for line in columns(rows):
+            print(line)
+    return 0
+
+
+def _record(candidate: Candidate) -> dict[str, Any]:
+    owner = candidate.owner
+    return {
+        "name": owner.name,
+        "dist": owner.dist,
+        "version": owner.version,
+        "status": candidate.status,
+        "module": candidate.value,
+        "problem": candidate.problem,
+    }
+
+
+def columns(rows: Iterable[tuple[str, ...]], gap: str = "  ") -> list[str]:
+    """Rows of text with aligned columns."""
+    table = list(rows)
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))] if table else []
+    return [gap.join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]
+
+
+def _info(name: str) -> int:
+    from vime_core.plugins import Plugins
+
+    loaded = Plugins.load([name], autoload=False, environ={})
+    for member in loaded.members[1:] or loaded.members:
+        for line in describe(loaded, member):
+            print(line)
+    return 0
+
+
+def describe(loaded: Plugins, member: Member) -> list[str]:
+    """What one loaded plugin is and provides."""
+    owner = member.owner
+    source = f"{owner.dist} {owner.version}" if owner.dist else "no distribution"
+    lines = [f"{owner.name}  {source}  {member.spec}"]
+    lines += _section("hooks", loaded.hooks_of(member))
+    providers = [p for registry in loaded.registries().values() for p in registry if p.plugin == owner.name]
+    lines += _section("provides", columns(_row(p) for p in providers))
+    return lines + _section("options", columns(_options(loaded, owner.name)))
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    return ["", f"{title}:", *(f"  {line}" for line in lines)] if lines else []
+
+
+def _row(provider: Provider[Any]) -> tuple[str, ...]:
+    here = ""
+    if provider.probe is not None:
+        ok, reason = provider.available()
+        here = ("available here" if ok else "not available here") + (f": {reason}" if reason else "")
+    priority = f"priority {provider.priority}"
+    return provider.kind, provider.qualified_name, provider.target_text, priority, here, provider.summary
+
+
+def _options(loaded: Plugins, plugin: str) -> Iterable[tuple[str, ...]]:
+    from vime_core.options import flag_of
+
+    for field in dataclasses.fields(loaded.options[plugin]) if plugin in loaded.options else ():
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
+        yield flag_of(plugin, field.name), str(field.type), f"default {default!r}", field.metadata["help"]

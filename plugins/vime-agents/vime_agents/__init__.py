@@ -1,0 +1,1 @@
+"""Environments for multi-turn rollouts of vime."""

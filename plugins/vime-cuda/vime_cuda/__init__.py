@@ -1,0 +1,1 @@
+"""NVIDIA devices for vime."""
