@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009  (opt() returns a dataclass field, whose containers are factories)
 """The typed sections of a run. One frozen dataclass a section; field metadata holds the help text.
 
 A field is one flag (``rollout_batch_size`` -> ``--rollout-batch-size``) and one TOML key, in ``[section]`` or at the
@@ -27,8 +28,11 @@ class RunSection:
 
     run_dir: str = opt("runs/{name}-{time}", "run folder; {name} and {time} are filled in")
     name: str = opt("run", "name of the run")
-    prepare: str | None = opt(None, "pkg.mod:function or file.py:function, called with a folder before anything starts; "
-                              "what it returns fills {prepared.KEY} in other values")
+    prepare: str | None = opt(
+        None,
+        "pkg.mod:function or file.py:function, called with a folder before anything starts; "
+        "what it returns fills {prepared.KEY} in other values",
+    )
     stop_when: str | None = opt(None, "end early once true after an evaluation, e.g. 'eval/addition >= 0.5'")
     target: str | None = opt(None, "must be true at the end, else exit code 1, e.g. 'eval/addition >= 0.9'")
     seed: int = opt(1234, "seed of the trainer (Megatron's --seed)")
@@ -79,14 +83,18 @@ class DataSection:
     rollout_shuffle: bool = opt(False, "shuffle prompts every epoch")
     rollout_seed: int = opt(42, "seed of shuffling and sampling")
     rollout_max_prompt_len: int | None = opt(None, "longest prompt in tokens; longer rows follow --on-bad-row")
-    on_bad_row: Literal["error", "skip"] = opt("error", "a row that cannot be used ends the run, or is counted and skipped")
+    on_bad_row: Literal["error", "skip"] = opt(
+        "error", "a row that cannot be used ends the run, or is counted and skipped"
+    )
 
 
 @dataclass(frozen=True)
 class RolloutSection:
     """How many samples, how they are drawn, how they are scored."""
 
-    rollout_function: str = opt("generate", "registered rollout or path: 'generate' (engines) or 'sft' (labels as responses)")
+    rollout_function: str = opt(
+        "generate", "registered rollout or path: 'generate' (engines) or 'sft' (labels as responses)"
+    )
     rollout_batch_size: int | None = opt(None, "prompts a step")
     n_samples_per_prompt: int = opt(1, "samples a prompt (the group)")
     over_sampling_batch_size: int | None = opt(None, "groups to keep in flight; default: rollout_batch_size")
@@ -101,14 +109,18 @@ class RolloutSection:
     rollout_stop: list[str] = opt([], "stop strings")
     rollout_stop_token_ids: list[int] = opt([], "stop token ids")
     rollout_seeded: bool = opt(False, "give every sample its own seed, so that a run repeats exactly")
-    reward: str | None = opt(None, "registered reward or pkg.mod:function / file.py:function (vime: --rm-type, --custom-rm-path)",
-                             aliases=("rm_type", "custom_rm_path"))
+    reward: str | None = opt(
+        None,
+        "registered reward or pkg.mod:function / file.py:function (vime: --rm-type, --custom-rm-path)",
+        aliases=("rm_type", "custom_rm_path"),
+    )
     group_rm: bool = opt(False, "the reward judges a whole group (it has score_group)")
     reward_key: str | None = opt(None, "part of a reward with several parts to train on")
     reward_timeout_secs: float = opt(60.0, "deadline of one reward call")
     reward_concurrency: int = opt(32, "reward calls at a time")
-    dynamic_sampling_filter_path: str | None = opt(None, "registered filter or path: keeps or drops a scored group, "
-                                                   "e.g. check_reward_nonzero_std")
+    dynamic_sampling_filter_path: str | None = opt(
+        None, "registered filter or path: keeps or drops a scored group, e.g. check_reward_nonzero_std"
+    )
     max_filter_rounds: int = opt(20, "give up when this many times the batch was sampled without filling it")
     rollout_max_failure_ratio: float = opt(0.5, "a step with a larger share of failed or unscored groups stops the run")
     generate_timeout_secs: float = opt(1800.0, "deadline of one generation")
@@ -119,7 +131,8 @@ class EngineSection:
     """Engines and the router in front of them. ``--vllm-*`` and ``--router-*`` pass through to vLLM and vllm-router."""
 
     engine_transport: Literal["auto", "direct", "router"] = opt(
-        "auto", "auto: direct for one local engine, router otherwise")
+        "auto", "auto: direct for one local engine, router otherwise"
+    )
     rollout_external_engine_addrs: list[str] = opt([], "host:port of engines that vime does not start")
     vllm_router_ip: str | None = opt(None, "address of a router that vime does not start")
     vllm_router_port: int | None = opt(None, "port of that router")
@@ -136,7 +149,9 @@ class MegatronSection:
     pipeline_model_parallel_size: int = opt(1, "pipeline parallel size")
     context_parallel_size: int = opt(1, "context parallel size")
     expert_model_parallel_size: int = opt(1, "expert parallel size")
-    expert_tensor_parallel_size: int | None = opt(None, "tensor parallel size of experts; default: tensor parallel size")
+    expert_tensor_parallel_size: int | None = opt(
+        None, "tensor parallel size of experts; default: tensor parallel size"
+    )
     sequence_parallel: bool = opt(False, "sequence parallelism beside tensor parallelism")
     use_distributed_optimizer: bool = opt(False, "shard optimizer state over data parallel ranks")
     bf16: bool = opt(False, "train in bfloat16 with float32 master weights; default: float32")
@@ -157,7 +172,9 @@ class MegatronSection:
 class TrainSection:
     """Batches of the trainer."""
 
-    loss_type: Literal["policy_loss", "sft_loss"] = opt("policy_loss", "policy loss of the chosen algorithm, or supervised")
+    loss_type: Literal["policy_loss", "sft_loss"] = opt(
+        "policy_loss", "policy loss of the chosen algorithm, or supervised"
+    )
     global_batch_size: int | None = opt(None, "rollouts an optimizer step; default: all of the step's")
     num_steps_per_rollout: int | None = opt(None, "optimizer steps a rollout step; instead of global_batch_size")
     micro_batch_size: int = opt(1, "samples a micro-batch without dynamic batches")
@@ -166,9 +183,12 @@ class TrainSection:
     log_probs_max_tokens_per_gpu: int | None = opt(None, "the same for forward passes; default: max_tokens_per_gpu")
     log_probs_chunk_size: int = opt(1024, "tokens whose float32 logits are held at a time; -1: all of a micro-batch")
     balance_data: bool = opt(False, "deal micro-batches by estimated cost instead of round-robin")
-    calculate_per_token_loss: bool = opt(False, "every trainable token of the step weighs alike (aggregation token_mean)")
-    aggregation: str | None = opt(None, "sample_mean, rollout_mean, token_mean, fixed_length or prompt_mean; "
-                                  "default: the algorithm's")
+    calculate_per_token_loss: bool = opt(
+        False, "every trainable token of the step weighs alike (aggregation token_mean)"
+    )
+    aggregation: str | None = opt(
+        None, "sample_mean, rollout_mean, token_mean, fixed_length or prompt_mean; default: the algorithm's"
+    )
     train_timeout_secs: float = opt(7200.0, "deadline of one training step")
 
 
@@ -182,8 +202,9 @@ class AlgorithmSection:
     eps_clip_high: float | None = opt(None, "clip range above", algorithm=True)
     eps_clip_c: float | None = opt(None, "dual clip: bound on the loss of negative advantages", algorithm=True)
     entropy_coef: float = opt(0.0, "weight of the entropy bonus")
-    disable_grpo_std_normalization: bool | None = opt(None, "do not divide by the group's standard deviation",
-                                                      algorithm=True)
+    disable_grpo_std_normalization: bool | None = opt(
+        None, "do not divide by the group's standard deviation", algorithm=True
+    )
     algorithm_options: dict[str, Any] = opt({}, "further options of the algorithm (JSON)")
 
 
@@ -212,8 +233,9 @@ class SyncSection:
     update_weights_interval: int = opt(1, "steps between weight syncs")
     update_weight_buffer_size: int = opt(512 * 1024 * 1024, "bytes of a bucket")
     vllm_weight_transfer_timeout_sec: float = opt(900.0, "deadline of one sync")
-    sync_canary_tolerance: float | None = opt(None, "largest log-prob gap of the canary before the run stops; "
-                                              "default: 1e-4 in float32, 0.1 in bfloat16")
+    sync_canary_tolerance: float | None = opt(
+        None, "largest log-prob gap of the canary before the run stops; default: 1e-4 in float32, 0.1 in bfloat16"
+    )
     sync_fault: str | None = opt(None, "test hook: 'corrupt:N' flips a byte of the N-th sync")
 
 
@@ -269,7 +291,7 @@ class Config:
     megatron_extra: Mapping[str, Any] = field(default_factory=dict)
     plugin_specs: tuple[str, ...] = ()
     plugins: Mapping[str, Any] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     # derived sizes: one place for the arithmetic, so that nobody counts again --------------------------------
     @property

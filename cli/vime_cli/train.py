@@ -1,0 +1,65 @@
+"""``vime train``: from arguments to a plan, and on to the pipeline, which is the first to import anything heavy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vime_core.config import dump
+from vime_core.config.environment import PLUGINS
+from vime_core.config.help import help_text
+from vime_core.config.resolve import Plan, resolve, scan_plugins, scan_strict
+from vime_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from vime_core.plugins import Plugins
+
+_HELP = ("--help", "-h")
+
+
+def train(argv: list[str]) -> int:
+    """Run a recipe and flags. Returns the exit status: 0 when every stage ended well and reached its target.
+
+    Raises:
+        VimeError: with the message for the user; ``exit_code`` 2 when nothing was started.
+    """
+    for word in _HELP:
+        if word in argv:
+            return _help(argv[: argv.index(word)], argv[argv.index(word) + 1 :])
+    show = "--show-config" in argv
+    rest = [word for word in argv if word != "--show-config"]
+    if not rest and not show:
+        raise UsageError(
+            "nothing to train: give a recipe (vime train recipes/quickstart.toml) or flags; --help lists them"
+        )
+    plugins = _load(rest, os.environ)
+    plan = resolve(rest, os.environ, plugins.options)
+    if show:
+        return _show(plan)
+    from vime_core.pipeline.run import run_plan
+
+    return run_plan(plan, plugins)
+
+
+def _load(argv: list[str], environ: Mapping[str, str]) -> Plugins:
+    from vime_core.plugins import Plugins
+
+    others = {name: value for name, value in environ.items() if name != PLUGINS}  # already among the scanned
+    return Plugins.load(scan_plugins(argv, environ), strict=scan_strict(argv, environ), environ=others)
+
+
+def _help(before: list[str], after: list[str]) -> int:
+    topic = after[0] if after and not after[0].startswith("-") else None
+    options = {} if topic else _load([*before, *after], os.environ).options
+    print(help_text(options, topic), end="")
+    return 0
+
+
+def _show(plan: Plan) -> int:
+    several = len(plan.stages) > 1
+    for stage in plan.stages:
+        if several:
+            print(f"# ---- stage {stage.name}")
+        print(dump.to_toml(stage.config))
+    return 0

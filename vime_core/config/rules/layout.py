@@ -1,0 +1,152 @@
+"""Ranks, devices and engines: what has to divide what, and who may share with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vime_core.config.facts import Facts
+from vime_core.config.rules.said import said
+from vime_core.config.sections import Config
+
+_TRAINER = ("actor_num_nodes", "actor_num_gpus_per_node")
+_MODEL_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+
+
+def ranks_by_model_parallel(config: Config, facts: Facts) -> str | None:
+    size = config.model_parallel_size
+    if size < 1 or config.trainer_ranks % size == 0:
+        return None
+    return (
+        f"{config.trainer_ranks} trainer ranks cannot hold whole replicas of {size} ranks: {said(config, *_TRAINER)}, "
+        f"{said(config, *_MODEL_PARALLEL)}; make their product divide the ranks"
+    )
+
+
+def ranks_by_expert_parallel(config: Config, facts: Facts) -> str | None:
+    m = config.megatron
+    tensor = m.expert_tensor_parallel_size or m.tensor_model_parallel_size
+    size = tensor * m.expert_model_parallel_size * m.pipeline_model_parallel_size
+    if m.expert_model_parallel_size == 1 or size < 1 or config.trainer_ranks % size == 0:
+        return None
+    return (
+        f"{config.trainer_ranks} trainer ranks are not a multiple of {size} (expert tensor x expert x pipeline): "
+        f"{said(config, 'expert_model_parallel_size', 'pipeline_model_parallel_size')}; add ranks or split less"
+    )
+
+
+def heads_by_tensor_parallel(config: Config, facts: Facts) -> Iterator[str]:
+    heads = facts.number("num_attention_heads")
+    groups = facts.number("num_key_value_heads") or heads
+    for what, count in (("attention heads", heads), ("key-value heads", groups)):
+        for name, size in (
+            ("tensor_model_parallel_size", config.megatron.tensor_model_parallel_size),
+            ("rollout_num_gpus_per_engine", config.cluster.rollout_num_gpus_per_engine),
+        ):
+            # an engine copies key-value heads when it has more ranks than there are
+            copied = name == "rollout_num_gpus_per_engine" and count and size % count == 0
+            if count and size > 0 and count % size and not copied:
+                yield f"{said(config, name)} does not divide the model's {count} {what}; choose a divisor of {count}"
+
+
+def layers_by_pipeline(config: Config, facts: Facts) -> str | None:
+    layers, size = facts.number("num_hidden_layers"), config.megatron.pipeline_model_parallel_size
+    uneven = {
+        "num_layers_in_first_pipeline_stage",
+        "num_layers_in_last_pipeline_stage",
+        "pipeline_model_parallel_layout",
+    }
+    if not layers or size < 1 or layers % size == 0 or uneven & set(config.megatron_extra):
+        return None
+    return (
+        f"{said(config, 'pipeline_model_parallel_size')} does not divide the model's {layers} layers; choose a divisor "
+        "or give --num-layers-in-first-pipeline-stage"
+    )
+
+
+def experts_by_expert_parallel(config: Config, facts: Facts) -> str | None:
+    size = config.megatron.expert_model_parallel_size
+    if size <= 1 or facts.model is None:
+        return None
+    if not facts.experts:
+        return f"{said(config, 'expert_model_parallel_size')}, but the model has no experts; leave it at 1"
+    if facts.experts % size:
+        return f"{said(config, 'expert_model_parallel_size')} does not divide the model's {facts.experts} experts"
+    return None
+
+
+def sequence_parallel(config: Config, facts: Facts) -> str | None:
+    m = config.megatron
+    if m.sequence_parallel and m.tensor_model_parallel_size < 2:
+        return f"{said(config, 'sequence_parallel')} needs more than {said(config, 'tensor_model_parallel_size')}"
+    if facts.experts and m.tensor_model_parallel_size > 1 and not m.sequence_parallel:
+        return (
+            f"{said(config, 'tensor_model_parallel_size')} of a model with experts needs --sequence-parallel "
+            f"({said(config, 'sequence_parallel')})"
+        )
+    return None
+
+
+def engines_by_devices(config: Config, facts: Facts) -> str | None:
+    total, per = config.cluster.rollout_num_gpus, config.cluster.rollout_num_gpus_per_engine
+    if total is None or per < 1 or total % per == 0:
+        return None
+    return (
+        f"{said(config, 'rollout_num_gpus')} is not a multiple of {said(config, 'rollout_num_gpus_per_engine')}; "
+        "engines would be left with too few devices"
+    )
+
+
+def external_engines(config: Config, facts: Facts) -> Iterator[str]:
+    """Engines that vime does not start take no devices of its own and no arguments."""
+    if not config.engine.rollout_external_engine_addrs:
+        return
+    external = said(config, "rollout_external_engine_addrs")
+    if config.cluster.rollout_num_gpus is not None:
+        yield f"{external} excludes {said(config, 'rollout_num_gpus')}: vime starts no engine; leave out one of them"
+    if config.cluster.colocate:
+        yield f"{external} excludes {said(config, 'colocate')}: those engines have devices of their own"
+    for name in config.vllm:
+        flag = "--vllm-" + name.replace("_", "-")
+        yield f"{external} excludes {flag} ({config.provenance.get('vllm_' + name, 'default')}): vime starts no engine"
+
+
+def transport(config: Config, facts: Facts) -> Iterator[str]:
+    if config.engine.engine_transport != "direct":
+        return
+    direct = said(config, "engine_transport")
+    if config.engine.rollout_external_engine_addrs:
+        yield f"{direct} reaches only an engine that vime starts, not {said(config, 'rollout_external_engine_addrs')}"
+    elif config.num_engines > 1:
+        yield f"{direct} serves one engine, here are {config.num_engines}: use --engine-transport router"
+    if config.engine.vllm_router_ip or config.router:
+        yield f"{direct} uses no router; leave out the router's options or use --engine-transport router"
+
+
+def external_router(config: Config, facts: Facts) -> Iterator[str]:
+    ip, port = config.engine.vllm_router_ip, config.engine.vllm_router_port
+    if (ip is None) != (port is None):
+        yield f"{said(config, 'vllm_router_ip', 'vllm_router_port')}: give both, or neither"
+    if ip and config.router:
+        names = ", ".join("--router-" + name.replace("_", "-") for name in config.router)
+        yield f"{said(config, 'vllm_router_ip')} is a router that vime does not start; {names} cannot reach it"
+
+
+def colocation(config: Config, facts: Facts) -> str | None:
+    if config.cluster.colocate and facts.supports_colocate is False:
+        return f"{said(config, 'colocate')}: {said(config, 'device')} cannot be shared; use --no-colocate"
+    return None
+
+
+RULES = (
+    ranks_by_model_parallel,
+    ranks_by_expert_parallel,
+    heads_by_tensor_parallel,
+    layers_by_pipeline,
+    experts_by_expert_parallel,
+    sequence_parallel,
+    engines_by_devices,
+    external_engines,
+    transport,
+    external_router,
+    colocation,
+)

@@ -1,0 +1,34 @@
+"""How a violation names an option: flag, value and the layer it came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vime_core.config.catalogue import as_flag
+from vime_core.config.sections import SECTIONS, Config
+
+
+def value_of(config: Config, name: str) -> Any:
+    """The value of a section's field by its (unique) name."""
+    for section in SECTIONS:
+        holder = getattr(config, section)
+        if hasattr(holder, name):
+            return getattr(holder, name)
+    raise KeyError(name)
+
+
+def said(config: Config, *names: str) -> str:
+    """``--lr 1e-05 (flag --lr) and --min-lr 0.1 (default)``."""
+    return " and ".join(_one(config, name) for name in names)
+
+
+def _one(config: Config, name: str) -> str:
+    value = value_of(config, name)
+    source = config.provenance.get(name, "default")
+    if isinstance(value, bool):
+        shown = as_flag(name) if value else as_flag("no_" + name)
+    elif isinstance(value, list):
+        shown = f"{as_flag(name)} {' '.join(map(str, value))}".rstrip()
+    else:
+        shown = f"{as_flag(name)} {value}"
+    return f"{shown} ({source})"
