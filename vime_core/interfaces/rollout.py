@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from vime_core.data.sample import Sample
@@ -83,6 +83,9 @@ class GenerationClient(Protocol):
 
 class RolloutGenerator(abc.ABC):
     """Turns a pending sample into a finished one (or several). May hold turns, tools, environments."""
+
+    #: responses come with the data: no engine is asked and no reward is computed
+    supervised: ClassVar[bool] = False
 
     @abc.abstractmethod
     async def generate(

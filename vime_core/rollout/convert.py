@@ -1,0 +1,53 @@
+"""Groups -> the typed batch of the step, in one pass over flat lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from vime_core.batch.step_batch import StepBatch
+from vime_core.data.sample import Group, Sample, Status
+from vime_core.interfaces.reward import Score
+
+
+def to_batch(groups: Sequence[Group], *, supervised: bool = False) -> StepBatch:
+    """The samples of the groups, in order.
+
+    Args:
+        supervised: there are no rewards; the batch holds NaN.
+
+    Raises:
+        ValueError: a sample is not finished or has no score.
+    """
+    samples = [sample for group in groups for sample in group.samples]
+    unfinished = [s.name for s in samples if s.status not in (Status.COMPLETED, Status.TRUNCATED)]
+    if unfinished:
+        raise ValueError(f"unfinished samples cannot be trained on: {', '.join(unfinished[:3])}")
+    lengths = np.array([len(s.response_tokens) for s in samples], dtype=np.int64)
+    total = lengths + np.array([len(s.prompt_tokens) for s in samples], dtype=np.int64)
+    size = int(lengths.sum())
+    return StepBatch.of(
+        tokens=_flat((part for s in samples for part in (s.prompt_tokens, s.response_tokens)), "int64", total.sum()),
+        total_lengths=total,
+        response_lengths=lengths,
+        mask=_flat((s.loss_mask for s in samples), "bool", size),
+        rollout_logp=_flat((s.logprobs for s in samples), "float32", size),
+        version=_flat((s.versions for s in samples), "int32", size),
+        reward=np.array([np.nan if supervised else _value(s) for s in samples], dtype=np.float64),
+        group=np.array([s.group for s in samples], dtype=np.int64),
+        rollout=np.array([s.rollout for s in samples], dtype=np.int64),
+        truncated=np.array([s.status is Status.TRUNCATED for s in samples], dtype=bool),
+    )
+
+
+def _flat(parts: Iterable[Sequence[Any]], dtype: str, size: int) -> np.ndarray:
+    return np.fromiter(chain.from_iterable(parts), dtype=dtype, count=int(size))
+
+
+def _value(sample: Sample) -> float:
+    if not isinstance(sample.reward, Score):
+        raise ValueError(f"{sample.name} has no score: {sample.reward}")
+    return sample.reward.value

@@ -1,0 +1,121 @@
+"""Evaluation on held-out prompts: every prompt of every set, sampled under the evaluation's own parameters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import comb
+
+from vime_core.config.sections import Config
+from vime_core.data.bad_rows import BadRows
+from vime_core.data.buffer import Entry, make_samples
+from vime_core.data.dataset import PromptDataset, RowSchema
+from vime_core.data.limits import LengthLimits
+from vime_core.data.sample import Group
+from vime_core.data.tokenizer import Tokenizer
+from vime_core.errors import ConfigError, RewardError
+from vime_core.interfaces.reward import Score
+from vime_core.rollout.driver import first_reasons
+from vime_core.rollout.filters import reward_values
+from vime_core.rollout.metrics import length_metrics, truncated_ratio
+from vime_core.rollout.play import Flight, Player
+
+
+def open_eval_sets(config: Config, tokenizer: Tokenizer) -> list[PromptDataset]:
+    """The sets of ``--eval-prompt-data name path [name path ...]``.
+
+    Raises:
+        ConfigError: the list is no list of pairs, or a name comes twice.
+        DataError: as for training prompts.
+    """
+    words = config.eval.eval_prompt_data
+    names = words[::2]
+    if len(words) % 2 or len(set(names)) != len(names):
+        raise ConfigError(f"--eval-prompt-data takes pairs of a name and a path, each name once; got {' '.join(words)}")
+    schema = replace(
+        RowSchema.of(config),
+        input_key=config.eval.eval_input_key or config.data.input_key,
+        label_key=config.eval.eval_label_key or config.data.label_key,
+    )
+    return [
+        PromptDataset.read(name, [path], schema, tokenizer, LengthLimits.of(config), BadRows(config.data.on_bad_row))
+        for name, path in zip(names, words[1::2])
+    ]
+
+
+@dataclass
+class Evaluation:
+    """Runs the sets. Ids of its groups and rollouts are its own; they never meet those of the training stream.
+
+    Attributes:
+        failure_ratio: a larger share of groups without a result ends the run.
+        in_flight: groups at a time.
+    """
+
+    sets: Sequence[PromptDataset]
+    player: Player
+    n_samples: int
+    failure_ratio: float
+    in_flight: int
+
+    async def run(self) -> dict[str, float]:
+        """Raises:
+        RewardError: too many groups failed or were not scored.
+        """
+        figures: dict[str, float] = {}
+        for dataset in self.sets:
+            figures |= self._figures(dataset, await self._play(dataset))
+        return figures
+
+    async def _play(self, dataset: PromptDataset) -> list[Flight]:
+        flights = [
+            Flight(Group(row, make_samples(dataset, Entry(row, row, row, row * self.n_samples), self.n_samples)))
+            for row in range(len(dataset))
+        ]
+        waiting = iter(flights)
+
+        async def lane() -> None:
+            for flight in waiting:
+                flight.enter("generation")
+                await self.player.play(flight)
+
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(min(self.in_flight, len(flights))):
+                lanes.create_task(lane())
+        return flights
+
+    def _figures(self, dataset: PromptDataset, flights: Sequence[Flight]) -> dict[str, float]:
+        name = f"eval/{dataset.name}"
+        good = [flight.group for flight in flights if not _trouble(flight)]
+        bad = Counter(trouble for flight in flights if (trouble := _trouble(flight)))
+        if bad.total() > self.failure_ratio * len(flights):
+            raise RewardError(
+                f"{name}: {bad.total()} of {len(flights)} prompts have no result "
+                f"(--rollout-max-failure-ratio {self.failure_ratio:g}): {first_reasons(bad)}"
+            )
+        samples = [sample for group in good for sample in group.samples]
+        scores = [sample.reward.value for sample in samples if isinstance(sample.reward, Score)]
+        figures = {name: sum(scores) / len(scores)} if scores else {}
+        if bad:
+            figures[f"{name}-without_result"] = float(bad.total())
+        figures |= truncated_ratio(samples, f"{name}-truncated_ratio") | length_metrics(samples, name)
+        return figures | pass_at_k(good, name)
+
+
+def _trouble(flight: Flight) -> str:
+    return flight.error or ("" if flight.group.finished else "aborted") or flight.unscored
+
+
+def pass_at_k(groups: Sequence[Group], name: str) -> dict[str, float]:
+    """``<name>-pass@k`` for k = 1, 2, 4, ... up to the group size, by the unbiased estimate 1 - C(n-c, k) / C(n, k)
+    (Chen et al., arXiv 2107.03374, eq. 1). Only for rewards that are 0 or 1 and groups of one size above 1."""
+    values = [reward_values(group.samples) for group in groups]
+    sizes = {len(v) for v in values}
+    if len(sizes) != 1 or max(sizes) < 2 or any(x not in (0.0, 1.0) for v in values for x in v):
+        return {}
+    n = sizes.pop()
+    right = [int(sum(v)) for v in values]
+    ks = [1 << power for power in range(n.bit_length()) if 1 << power <= n]
+    return {f"{name}-pass@{k}": sum(1 - comb(n - c, k) / comb(n, k) for c in right) / len(right) for k in ks}

@@ -1,0 +1,13 @@
+"""The response is the label, apart from white space around it."""
+
+from __future__ import annotations
+
+from vime_core.data.sample import Sample
+from vime_core.interfaces.reward import Unscored
+
+
+def score(sample: Sample) -> float | Unscored:
+    """1.0 if the stripped response equals the stripped label, else 0.0."""
+    if sample.label is None:
+        return Unscored("no label: reward exact compares with it; --label-key names its key")
+    return float(sample.response.strip() == str(sample.label).strip())

@@ -1,0 +1,140 @@
+"""Rewards for samples. Functions may be plain or async, of one sample or (declared by ``--group-rm``) of a group; each
+call has a deadline; whatever goes wrong leaves the sample unscored, with a reason that names the reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vime_core.config.sections import Config
+from vime_core.data.sample import Sample
+from vime_core.errors import RewardError
+from vime_core.interfaces.reward import Unscored, Verdict
+from vime_core.rollout.blame import describe
+from vime_core.rollout.calls import CallPool
+from vime_core.rollout.verdicts import judge
+
+
+class Scorer:
+    """Calls one reward.
+
+    Args:
+        reward: a function of a sample, an object with ``score_group``, or a class of either (made without arguments).
+        name: for messages.
+        group: the reward judges whole groups.
+        key: part of a reward with several parts to train on.
+        timeout, concurrency: of calls.
+
+    Raises:
+        RewardError: the reward cannot be called the way it will be.
+    """
+
+    def __init__(
+        self, reward: Any, name: str, *, group: bool, key: str | None, timeout: float, concurrency: int
+    ) -> None:
+        self.name, self._group, self._key, self._timeout = name, group, key, timeout
+        self._reward = reward() if inspect.isclass(reward) else reward
+        self._function = _callable_of(self._reward, name, group)
+        self._file = _file_of(self._function)
+        self._is_async = _is_async(self._function)
+        self._pool = CallPool(concurrency, timeout)
+        self._turns = asyncio.Semaphore(concurrency)
+
+    @classmethod
+    def of(cls, config: Config, reward: Any, name: str) -> Scorer:
+        rollout = config.rollout
+        return cls(
+            reward,
+            name,
+            group=rollout.group_rm,
+            key=rollout.reward_key,
+            timeout=rollout.reward_timeout_secs,
+            concurrency=rollout.reward_concurrency,
+        )
+
+    async def score(self, samples: Sequence[Sample]) -> None:
+        """Set ``reward`` of each sample of one group. Never raises for what a reward does."""
+        answers = await self._ask([list(samples)] if self._group else list(samples))
+        verdicts = self._spread(answers[0], samples) if self._group else [self._judge(a) for a in answers]
+        for sample, verdict in zip(samples, verdicts, strict=True):
+            sample.reward = verdict
+
+    def close(self) -> None:
+        self._pool.close()
+        close = getattr(self._reward, "close", None)
+        if callable(close):
+            close()
+
+    async def _ask(self, arguments: list[Any]) -> list[Any]:
+        if self._is_async:
+            return list(await asyncio.gather(*(self._awaited(self._function, argument) for argument in arguments)))
+        answers = await self._pool.map(self._function, arguments)
+        for index, answer in enumerate(answers):
+            if inspect.isawaitable(answer):  # a plain function that hands out a coroutine
+                answers[index] = await self._awaited(_itself, answer)
+        return answers
+
+    async def _awaited(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        async with self._turns:
+            try:
+                return await asyncio.wait_for(function(argument), self._timeout)
+            except TimeoutError as error:
+                return error if error.args else TimeoutError(f"no result in {self._timeout:g} s")
+            except Exception as error:
+                return error
+
+    def _judge(self, answer: Any) -> Verdict:
+        if isinstance(answer, TimeoutError) and str(answer).startswith("no result in"):
+            return Unscored(f"timeout: reward {self.name} gave {answer} (--reward-timeout-secs)")
+        if isinstance(answer, Exception):
+            return Unscored(f"raised {type(answer).__name__}: reward {self.name}: {describe(answer, self._file)}")
+        return judge(answer, self.name, self._key)
+
+    def _spread(self, answer: Any, samples: Sequence[Sample]) -> list[Verdict]:
+        """One answer for the group -> one verdict a sample. A list of another length judges nobody."""
+        if isinstance(answer, Exception):
+            return [self._judge(answer)] * len(samples)
+        if isinstance(answer, str) or not isinstance(answer, Sequence) or len(answer) != len(samples):
+            size = f" of {len(answer)}" if isinstance(answer, Sequence) else ""
+            got = f"{type(answer).__name__}{size} for {len(samples)} samples"
+            return [Unscored(f"not a list of the group's length: reward {self.name} returned {got}")] * len(samples)
+        return [self._judge(one) for one in answer]
+
+
+def _callable_of(reward: Any, name: str, group: bool) -> Callable[[Any], Any]:
+    function = getattr(reward, "score_group", None) if group else reward
+    if group and not callable(function):
+        raise RewardError(f"reward {name}: --group-rm needs an object with score_group(samples)")
+    if not callable(function):
+        hint = "; it has score_group: set --group-rm" if hasattr(reward, "score_group") else ""
+        raise RewardError(f"reward {name}: {type(reward).__name__} cannot be called with a sample{hint}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin without a signature: only a call can tell
+        return function
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        raise RewardError(
+            f"reward {name}: its signature is {signature}, it is called with one argument "
+            f"({'the samples of a group' if group else 'a sample'}): {error}"
+        ) from error
+    return function
+
+
+def _itself(waiting: Any) -> Any:
+    return waiting
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _file_of(function: Callable[..., Any]) -> str | None:
+    """The file whose line a message should name, if the function is written in Python."""
+    own = inspect.unwrap(function)
+    code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
+    return getattr(code, "co_filename", None)

@@ -1,0 +1,174 @@
+"""The rollout side of a run in one object: data in, batches and metrics out. Another place decides where it lives."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vime_core.batch.step_batch import StepBatch
+from vime_core.config.sections import Config
+from vime_core.data.buffer import DataBuffer
+from vime_core.data.dataset import PromptDataset
+from vime_core.data.ledger import Ledger
+from vime_core.data.limits import LengthLimits
+from vime_core.data.tokenizer import load_tokenizer
+from vime_core.errors import CheckpointError, ConfigError
+from vime_core.interfaces.rollout import (
+    GenerateReply,
+    GenerateRequest,
+    GenerationClient,
+    RolloutGenerator,
+    SamplingParams,
+)
+from vime_core.plugins import Plugins
+from vime_core.rollout.context import RolloutContext
+from vime_core.rollout.convert import to_batch
+from vime_core.rollout.driver import Bounds, RolloutDriver
+from vime_core.rollout.dump import dump
+from vime_core.rollout.evaluation import Evaluation, open_eval_sets
+from vime_core.rollout.gate import Gate
+from vime_core.rollout.generate import Generate
+from vime_core.rollout.metrics import step_metrics
+from vime_core.rollout.play import Player
+from vime_core.rollout.sampling import eval_params, train_params
+from vime_core.rollout.scoring import Scorer
+
+
+@dataclass(frozen=True)
+class RolloutResult:
+    """Of one step. ``samples`` are the records for the run folder (empty without ``--save-samples``)."""
+
+    batch: StepBatch
+    metrics: dict[str, float]
+    samples: list[dict[str, Any]]
+
+
+class NoEngines(GenerationClient):
+    """Stands in for the client of a run that generates nothing."""
+
+    async def generate(self, request: GenerateRequest) -> list[GenerateReply]:
+        raise ConfigError("something asked for a generation, but the run has no engines")
+
+    async def abort(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+class RolloutWorker:
+    """Built once a run; everything that can be wrong with data, reward or filter is said here.
+
+    Args:
+        client: of the engines; None where ``config.needs_engines`` is false.
+
+    Raises:
+        DataError, RewardError, ConfigError, PluginError: before anything is sampled.
+    """
+
+    def __init__(self, config: Config, plugins: Plugins, client: GenerationClient | None) -> None:
+        self._config = config
+        self._client = client or NoEngines()
+        self._tokenizer = load_tokenizer(config.model.hf_checkpoint)
+        context = RolloutContext(config, self._tokenizer, LengthLimits.of(config))
+        self._generator = make_generator(plugins.rollouts.resolve(config.rollout.rollout_function), context)
+        self._scorers: dict[str, Scorer] = {}
+        self._data = self._open_data()
+        self.ledger = Ledger()
+        self._driver = self._make_driver(plugins)
+        self._evaluation = self._make_evaluation(plugins, context)
+
+    @property
+    def prompts_per_epoch(self) -> int:
+        return len(self._dataset)
+
+    async def rollout(self, step: int) -> RolloutResult:
+        """Collect, score and convert the samples of one step."""
+        collected = await self._driver.collect(step, self._groups)
+        batch = to_batch(collected.groups, supervised=self._generator.supervised)
+        metrics = step_metrics(collected) | self.ledger.metrics()
+        return RolloutResult(batch, metrics, dump(collected) if self._config.observe.save_samples else [])
+
+    async def evaluate(self, step: int) -> dict[str, float]:
+        """Metrics of all evaluation sets; empty without any."""
+        return {} if self._evaluation is None else await self._evaluation.run()
+
+    def state(self) -> dict[str, Any]:
+        """JSON values: the exact position in the data, and where every group went."""
+        return {"buffer": self._data.state_dict(), "ledger": self.ledger.state_dict()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Raises:
+        CheckpointError: the state is not of this data, or incomplete.
+        """
+        try:
+            buffer, ledger = state["buffer"], state["ledger"]
+            self._data.load_state_dict(buffer)
+            self.ledger.load_state_dict(ledger)
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"rollout state of the checkpoint is incomplete: {error!r}") from error
+
+    async def close(self) -> None:
+        for scorer in self._scorers.values():
+            scorer.close()
+        await self._client.close()
+
+    # parts ---------------------------------------------------------------------------------------------------
+    @property
+    def _groups(self) -> int:
+        size = self._config.rollout.rollout_batch_size
+        if not size:
+            raise ConfigError("--rollout-batch-size is not set")
+        return size
+
+    def _open_data(self) -> DataBuffer:
+        config, rollout = self._config, self._config.rollout
+        self._dataset = PromptDataset.open(config, self._tokenizer, supervised=self._generator.supervised)
+        data = DataBuffer(
+            self._dataset, config.data.rollout_seed, config.data.rollout_shuffle, rollout.n_samples_per_prompt
+        )
+        data.require(max(self._groups, rollout.over_sampling_batch_size or 0))
+        return data
+
+    def _make_driver(self, plugins: Plugins) -> RolloutDriver:
+        config, rollout = self._config, self._config.rollout
+        gate = Gate(self._client)
+        supervised = self._generator.supervised
+        scorer = None if supervised else self._scorer(plugins, rollout.reward)
+        path = rollout.dynamic_sampling_filter_path
+        keep = None if path is None or supervised else plugins.filters.resolve(path)
+        params = SamplingParams(max_tokens=0) if supervised else train_params(config)
+        player = Player(self._generator, gate, params, scorer, rollout.generate_timeout_secs)
+        return RolloutDriver(self._data, self.ledger, player, gate, Bounds.of(config), keep)
+
+    def _make_evaluation(self, plugins: Plugins, context: RolloutContext) -> Evaluation | None:
+        config = self._config
+        if not config.eval.eval_prompt_data:
+            return None
+        # Supervised data has no answers to sample: its evaluation asks the engines as plainly as can be.
+        generator = Generate(context) if self._generator.supervised else self._generator
+        scorer = self._scorer(plugins, config.eval.eval_reward or config.rollout.reward)
+        player = Player(generator, self._client, eval_params(config), scorer, config.rollout.generate_timeout_secs)
+        in_flight = config.engine.vllm_server_concurrency * max(1, config.num_engines)
+        return Evaluation(
+            open_eval_sets(config, self._tokenizer),
+            player,
+            config.eval.n_samples_per_eval_prompt,
+            config.rollout.rollout_max_failure_ratio,
+            max(1, in_flight // config.eval.n_samples_per_eval_prompt),
+        )
+
+    def _scorer(self, plugins: Plugins, name: str | None) -> Scorer:
+        if name is None:
+            raise ConfigError("no reward: --reward names a registered one (vime plugins list) or pkg.mod:function")
+        if name not in self._scorers:
+            self._scorers[name] = Scorer.of(self._config, plugins.rewards.resolve(name), name)
+        return self._scorers[name]
+
+
+def make_generator(kind: type[RolloutGenerator], context: RolloutContext) -> RolloutGenerator:
+    """An instance of a registered rollout, with the context where its constructor takes one."""
+    takes_one = len(inspect.signature(kind).parameters) > 0
+    return kind(context) if takes_one else kind()  # type: ignore[call-arg]
