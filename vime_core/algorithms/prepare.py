@@ -32,7 +32,7 @@ class Prepared:
         batch: the whole batch.
         aggregation, length: what token weights follow.
         selected: [N] bool samples that count.
-        mask: [R] bool trainable tokens of selected samples.
+        mask: [R] bool trainable tokens of selected samples. counts: [N] their number in each sample.
         advantage: [R] float32, 0 outside the mask.
         correction: [R] float32 or None for all ones.
         metrics: values over the whole step; the same on every rank, so log them once and reduce them nowhere.
@@ -43,6 +43,7 @@ class Prepared:
     length: int | None
     selected: torch.Tensor
     mask: torch.Tensor
+    counts: torch.Tensor
     advantage: torch.Tensor
     correction: torch.Tensor | None
     metrics: Mapping[str, float]
@@ -92,11 +93,14 @@ def prepare_step(
         correction, correction_metrics = algorithm.correction(batch, options)
         if correction is not None:
             correction = _checked(algorithm, "correction", correction, batch, mask)
-    metrics = _counts(batch, selected, mask) | _advantages(advantage, mask)
+    counts = batch.trainable_counts(mask)
+    metrics = _counts(selected, counts) | _advantages(advantage, mask)
     if algorithm.group_based:
         metrics |= _groups(batch)
     metrics |= finish({name: token_pair(x, mask) for name, x in correction_metrics.items()})
-    return Prepared(batch, check_aggregation(aggregation), fixed_length, selected, mask, advantage, correction, metrics)
+    return Prepared(
+        batch, check_aggregation(aggregation), fixed_length, selected, mask, counts, advantage, correction, metrics
+    )
 
 
 #: needs that are not columns of the batch, or that may come with the micro-batch
@@ -142,13 +146,12 @@ def _checked(algorithm: Algorithm, stage: str, x: torch.Tensor, batch: StepBatch
     return torch.where(mask, x, torch.zeros((), dtype=x.dtype)).float()
 
 
-def _counts(batch: StepBatch, selected: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
-    empty = selected & (batch.trainable_counts(mask) == 0)
+def _counts(selected: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
     return {
-        "trainable_tokens": float(mask.sum()),
-        "samples": float(len(batch)),
+        "trainable_tokens": float(counts.sum()),
+        "samples": float(len(counts)),
         "unselected_samples": float((~selected).sum()),
-        "empty_samples": float(empty.sum()),
+        "empty_samples": float((selected & (counts == 0)).sum()),
     }
 
 

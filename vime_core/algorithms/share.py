@@ -74,7 +74,7 @@ class MicroShare:
         return cls(
             index=index,
             seg=seg,
-            counts=batch.trainable_counts(prepared.mask)[rows],
+            counts=prepared.counts[rows],
             mask=prepared.mask[index],
             advantage=prepared.advantage[index].to(dtype),
             weight=weight[index].to(dtype),

@@ -126,7 +126,7 @@ class StepBatch:
 
     def seg(self) -> torch.Tensor:
         """[R] int64: index of the sample of each response token."""
-        return torch.repeat_interleave(torch.arange(len(self)), self.t("response_lengths"))
+        return torch.from_numpy(np.repeat(np.arange(len(self)), self.response_lengths))
 
     # torch views ---------------------------------------------------------------------------------------------
     def t(self, name: str) -> torch.Tensor:
