@@ -1,7 +1,8 @@
 """Forward through the decoder, and the output layer only where a response token is predicted.
 
-``forward_step`` gives the schedule hidden states instead of logits; in the loss closure ``response_logprobs`` applies the
-output layer to the rows that predict response tokens, so prompt tokens cost no vocabulary-sized work.
+The model's output layer becomes a :class:`LateHead`, which hands hidden states through instead of making logits. So
+``forward_step`` gives the pipeline schedule hidden states on every stage, and in the loss closure ``response_logprobs``
+applies the output layer to the rows that predict response tokens: prompt tokens cost no vocabulary-sized work.
 
     def step(iterator, chunk):
         packed = next(iterator)
@@ -16,11 +17,19 @@ output layer to the rows that predict response tokens, so prompt tokens cost no 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+from megatron.core.tensor_parallel.mappings import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+)
+from megatron.core.utils import unwrap_model
+
+from vime_core.trainer.logprobs import VocabShard, token_logprobs
 
 if TYPE_CHECKING:
-    import torch
-
     from vime_core.trainer.packed import PackedBatch
 
 
@@ -37,20 +46,61 @@ class ResponseLogprobs:
     entropy: torch.Tensor | None
 
 
-def forward_step(model_chunk: torch.nn.Module, packed: PackedBatch) -> torch.Tensor:
+class LateHead(ColumnParallelLinear):
+    """A column-parallel linear that waits: its forward returns its input."""
+
+    vocab_size: int
+
+    def forward(self, input_: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
+        return input_, None
+
+
+def install_late_head(model: Any, vocab_size: int) -> None:
+    """Make the output layer of a last-stage GPTModel late. The layer keeps its class's state, parameters and their
+    names; only its forward changes, so checkpoints, tying and gradients are Megatron's own.
+
+    Args:
+        vocab_size: real entries of the vocabulary; the rest of the layer's rows are padding.
+    """
+    model.output_layer.__class__ = LateHead
+    model.output_layer.vocab_size = vocab_size
+
+
+def forward_step(model_chunk: Any, packed: PackedBatch) -> torch.Tensor:
     """Run one chunk. Returns what the pipeline schedule passes on: hidden states for the next stage, or, on the last
     stage, the final hidden states [1, t (divided by TP under sequence parallelism), h]."""
-    raise NotImplementedError
+    output: torch.Tensor = model_chunk(
+        packed.input_ids, packed.position_ids, None, packed_seq_params=packed.params
+    )
+    return output
 
 
 def response_logprobs(
-    model_chunk: torch.nn.Module,
+    model_chunk: Any,
     output_tensor: torch.Tensor,
     packed: PackedBatch,
     temperature: float = 1.0,
     chunk_size: int = 1024,
     with_entropy: bool = False,
 ) -> ResponseLogprobs:
-    """Log-probs of this rank's response tokens under ``softmax(logits / temperature)``; last stage only. The same on all
-    tensor-parallel ranks. A batch without local response tokens gives empty tensors that still reach the graph."""
-    raise NotImplementedError
+    """Log-probs of this rank's response tokens under ``softmax(logits / temperature)``; last stage only. The same on
+    all tensor-parallel ranks. A batch without local response tokens gives empty tensors that still reach the graph."""
+    model = unwrap_model(model_chunk)
+    head = model.output_layer
+    weight = model.shared_embedding_or_output_weight() if model.share_embeddings_and_output_weights else head.weight
+    rows = _predicting_rows(output_tensor, packed, head).to(weight.dtype)
+    group = head.tp_group if head.tp_group.size() > 1 else None
+    start = head.tp_group.rank() * weight.shape[0]
+    valid = min(max(head.vocab_size - start, 0), weight.shape[0])
+    logp, entropy = token_logprobs(
+        rows, weight, packed.targets, VocabShard(start, valid, group), temperature, chunk_size, with_entropy
+    )
+    return ResponseLogprobs(logp, entropy)
+
+
+def _predicting_rows(output_tensor: torch.Tensor, packed: PackedBatch, head: Any) -> torch.Tensor:
+    """[1, t, h] -> [l, h], such that gradients come back summed over the vocabulary's shards."""
+    hidden = output_tensor[0]
+    if head.sequence_parallel:
+        return gather_from_sequence_parallel_region(hidden, group=head.tp_group).index_select(0, packed.rows)
+    return copy_to_tensor_model_parallel_region(hidden.index_select(0, packed.rows), group=head.tp_group)

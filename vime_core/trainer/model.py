@@ -1,12 +1,33 @@
-"""A Hugging Face checkpoint as a Megatron model on this rank's share of the layout."""
+"""A Hugging Face checkpoint as a Megatron model on this rank's share of the layout.
+
+Built from mbridge's provider with three changes: the output layer is late (``head.py``), rotary frequencies are Hugging
+Face's, and gradients are plain sums, so that a loss whose weights were counted over the whole step needs no undoing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.transformer.module import Float16Module
+from megatron.core.utils import unwrap_model
+
+from vime_core.errors import CheckpointError
+from vime_core.trainer.bridge import Exporter, make_bridge, set_rotary
+from vime_core.trainer.head import install_late_head
+from vime_core.trainer.hf_files import copy_companions, write_weights
+
 if TYPE_CHECKING:
-    import torch
     from megatron.core.transformer import TransformerConfig
 
     from vime_core.config.sections import Config
@@ -17,20 +38,23 @@ class MegatronModel:
     """The model chunks of one rank and their way to and from Hugging Face.
 
     Attributes:
-        chunks: model chunks of this pipeline rank (one without virtual pipelining). With ``trainable`` each is wrapped in
-            Megatron's DistributedDataParallel: ``chunk.zero_grad_buffer()`` before a step; pass ``chunks`` to
+        chunks: model chunks of this pipeline rank (one without virtual pipelining). With ``trainable`` each is wrapped
+            in Megatron's DistributedDataParallel: call ``chunk.zero_grad_buffer()`` before a step; pass ``chunks`` to
             ``get_megatron_optimizer`` and to ``get_forward_backward_func``.
-        tconfig: Megatron's TransformerConfig. ``calculate_per_token_loss`` is on and ``finalize_model_grads_func`` ignores
-            token counts: the gradient is the plain sum over micro-batches and over data and context ranks, so the loss
-            closure returns ``(loss_sum, num_tokens, metrics)`` (a triple; ``num_tokens`` any int tensor on the device).
+        tconfig: Megatron's TransformerConfig. ``calculate_per_token_loss`` is on and ``finalize_model_grads_func``
+            ignores token counts: the gradient is the plain sum over micro-batches and over data and context ranks. The
+            loss closure returns the triple ``(loss_sum, num_tokens, metrics)``; ``num_tokens`` is any int tensor.
         vocab_size: the checkpoint's vocabulary (without padding).
         hf_folder: the checkpoint it was built from.
     """
 
-    chunks: list[torch.nn.Module]
-    tconfig: TransformerConfig
-    vocab_size: int
-    hf_folder: str
+    def __init__(self, bridge: Any, chunks: list[torch.nn.Module], device: DeviceBackend, hf_folder: str) -> None:
+        self.chunks = chunks
+        self.hf_folder = hf_folder
+        self.vocab_size: int = bridge.hf_config.vocab_size
+        self.tconfig: TransformerConfig = bridge.config
+        self._bridge = bridge
+        self._exporter = Exporter(bridge, self.modules, device.torch_device())
 
     @classmethod
     def build(cls, config: Config, device: DeviceBackend, hf_folder: str, *, trainable: bool) -> MegatronModel:
@@ -39,20 +63,97 @@ class MegatronModel:
         Raises:
             ConfigError: unknown model type, or a layout that the model cannot be cut into.
         """
-        raise NotImplementedError
+        bridge = make_bridge(config, device, hf_folder)
+        modules = [_build_chunk(bridge, stage) for stage in _virtual_stages()]
+        bridge.config.finalize_model_grads_func = sum_gradients
+        for module in modules:
+            module.to(device.torch_device())
+            module.requires_grad_(trainable).train(trainable)
+        chunks: list[torch.nn.Module] = list(modules)
+        if config.megatron.bf16:
+            chunks = [Float16Module(bridge.config, chunk) for chunk in chunks]
+        if trainable:
+            chunks = _data_parallel(config, bridge.config, chunks)
+        return cls(bridge, chunks, device, hf_folder)
+
+    @property
+    def modules(self) -> list[Any]:
+        """The GPTModels inside the chunks' wrappers."""
+        return [unwrap_model(chunk) for chunk in self.chunks]
 
     def load_hf(self, folder: str | None = None) -> None:
-        """Load weights from a Hugging Face folder (default: the one it was built from). Collective."""
-        raise NotImplementedError
+        """Load weights from a Hugging Face folder (default: the one it was built from). Collective. An optimizer with
+        its own copy of the weights has to reload them afterwards (``optimizer.reload_model_params()``).
 
+        Raises:
+            CheckpointError: weights are missing or have other shapes.
+        """
+        source = folder or self.hf_folder
+        try:
+            with torch.no_grad():
+                self._bridge.load_weights(self.modules, source)
+        except (KeyError, ValueError, AssertionError, OSError) as error:
+            raise CheckpointError(f"cannot load weights from {source}: {type(error).__name__}: {error}") from error
+
+    @torch.no_grad()
     def export_hf(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Full tensors under Hugging Face names, in a fixed order, in the model's dtype, on every rank. Collective: every
-        rank must exhaust it. A tensor may share memory with the model; copy what you keep."""
-        raise NotImplementedError
+        """Full tensors under Hugging Face names, in a fixed order, in the model's dtype, on every rank. Collective:
+        every rank must exhaust it. A tensor may share memory with the model; copy what you keep."""
+        yield from self._exporter
 
     def save_hf(self, folder: str) -> None:
-        """Write safetensors, config and tokenizer files (rank 0). Collective."""
-        raise NotImplementedError
+        """Write weights, configuration and tokenizer files (rank 0). Collective."""
+        stream = self.export_hf()
+        if dist.get_rank() == 0:
+            target = Path(folder)
+            target.mkdir(parents=True, exist_ok=True)
+            write_weights(target, stream)
+            copy_companions(Path(self.hf_folder), target)
+        else:
+            for _ in stream:
+                pass
+        dist.barrier()
 
-    def ddp_arguments(self) -> dict[str, Any]:
-        raise NotImplementedError
+
+def sum_gradients(model: list[torch.nn.Module], num_tokens: torch.Tensor | None = None, **more: Any) -> None:
+    """Megatron's end of a backward pass (reduction over data and context ranks, sequence-parallel and tied weights)
+    without its division by a token count."""
+    finalize_model_grads(model, None, **more)
+
+
+def own_fields(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``values`` that are fields of the dataclass ``cls``."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _virtual_stages() -> Sequence[int | None]:
+    size = parallel_state.get_virtual_pipeline_model_parallel_world_size()
+    return [None] if size is None else range(size)
+
+
+def _build_chunk(bridge: Any, stage: int | None) -> Any:
+    first = parallel_state.is_pipeline_first_stage(ignore_virtual=stage is None, vp_stage=stage)
+    last = parallel_state.is_pipeline_last_stage(ignore_virtual=stage is None, vp_stage=stage)
+    module = bridge._model_provider([])(pre_process=first, post_process=last, vp_stage=stage)
+    module.vp_stage = stage
+    set_rotary(module, bridge.hf_config)
+    if last:
+        install_late_head(module, bridge.hf_config.vocab_size)
+    for parameter in module.parameters():
+        tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    return module
+
+
+def _data_parallel(config: Config, tconfig: Any, chunks: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
+    values = {
+        "use_distributed_optimizer": config.megatron.use_distributed_optimizer,
+        "grad_reduce_in_fp32": True,
+        **own_fields(DistributedDataParallelConfig, config.megatron_extra),
+    }
+    return [
+        DistributedDataParallel(
+            tconfig, DistributedDataParallelConfig(**values), chunk, disable_bucketing=number > 0
+        )
+        for number, chunk in enumerate(chunks)
+    ]

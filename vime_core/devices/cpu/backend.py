@@ -1,0 +1,77 @@
+"""The built-in device: the machine's cores, gloo, and plain torch modules under Megatron.
+
+A "device" here is a process slot. Torch and its OpenMP pool get one thread a process: several processes on the same cores
+with a pool each slow one another down by an order of magnitude.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vime_core.devices.torch_device import TorchDevice
+from vime_core.interfaces.device import MemoryFigures
+
+if TYPE_CHECKING:
+    import torch
+
+#: default room for keys and values; a set size lets vLLM skip its profiling run (with eager mode)
+_KV_CACHE_BYTES = 1 << 30
+
+
+class CpuBackend(TorchDevice):
+    device_type: ClassVar[str] = "cpu"
+    collective: ClassVar[str] = "gloo"
+    module_name: ClassVar[str] = "torch.cpu"
+    supports_colocate: ClassVar[bool] = True
+
+    def count(self) -> int:
+        return os.cpu_count() or 1
+
+    def ray_options(self, devices: float) -> dict[str, Any]:
+        return {"num_cpus": devices}
+
+    def local_index(self, rank_on_node: int) -> int:
+        return 0
+
+    def environment(self, role: str) -> Mapping[str, str]:
+        variables = {"OMP_NUM_THREADS": "1"}
+        if role == "engine":
+            # Without the first, vLLM moves its worker to a process of its own (6 s more to start); with a binding, all
+            # engines of a machine would be bound to the same core.
+            variables |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        return variables
+
+    # the torch device ----------------------------------------------------------------------------------------
+    def torch_device(self, index: int = 0) -> torch.device:
+        import torch
+
+        return torch.device("cpu")
+
+    def memory(self) -> MemoryFigures:
+        """Resident set size of this process, its peak, and the machine's memory."""
+        import resource
+
+        import psutil
+
+        kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return MemoryFigures(psutil.Process().memory_info().rss, kibibytes * 1024, psutil.virtual_memory().total)
+
+    def stream(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    # adaptation of the two stacks ----------------------------------------------------------------------------
+    def adapt_megatron(self) -> Sequence[str]:
+        from vime_core.devices.cpu.spec import install
+
+        return [*super().adapt_megatron(), *install()]
+
+    def megatron_overrides(self) -> Mapping[str, Any]:
+        from vime_core.devices.cpu.spec import TRANSFORMER_OVERRIDES
+
+        return TRANSFORMER_OVERRIDES
+
+    def engine_arguments(self) -> Mapping[str, Any]:
+        return {"enforce_eager": True, "kv_cache_memory_bytes": _KV_CACHE_BYTES}

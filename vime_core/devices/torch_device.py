@@ -1,0 +1,97 @@
+"""A torch device as three values: its type, its torch module and its collective backend.
+
+Everything that ``torch.cpu``, ``torch.cuda`` and ``torch.npu`` spell alike is answered here once; what a module lacks falls
+back to torch's own (random numbers of the CPU) or to nothing (caches, streams). A device is a subclass that sets the class
+attributes and overrides what is really its own: placement, memory figures, engine arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vime_core.interfaces.device import DeviceBackend, MemoryFigures
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TorchDevice(DeviceBackend):
+    """Set ``device_type``, ``collective`` and ``module_name``; the rest follows."""
+
+    #: where the device's functions live, e.g. "torch.cpu"; imported on first use
+    module_name: ClassVar[str]
+    #: package to import before ``module_name`` exists (an out-of-tree torch extension), or None
+    extension: ClassVar[str | None] = None
+
+    @cached_property
+    def module(self) -> Any:
+        """The torch module of the device."""
+        if self.extension is not None:
+            importlib.import_module(self.extension)
+        return importlib.import_module(self.module_name)
+
+    # placement -----------------------------------------------------------------------------------------------
+    def count(self) -> int:
+        return int(self.module.device_count())
+
+    def local_index(self, rank_on_node: int) -> int:
+        """The rank's place among the visible devices; a process that sees one device uses that one."""
+        name = self.visible_devices_variable
+        visible = [one for one in os.environ.get(name, "").split(",") if one] if name else []
+        return rank_on_node % len(visible) if visible else rank_on_node
+
+    # the torch device ----------------------------------------------------------------------------------------
+    def torch_device(self, index: int = 0) -> torch.device:
+        import torch
+
+        return torch.device(self.device_type, index)
+
+    def set_device(self, index: int) -> None:
+        self.module.set_device(index)
+
+    def synchronize(self) -> None:
+        self.module.synchronize()
+
+    def manual_seed(self, seed: int) -> None:
+        self._or_torch("manual_seed")(seed)
+
+    def get_rng_state(self) -> torch.Tensor:
+        state: torch.Tensor = self._or_torch("get_rng_state")()
+        return state
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        self._or_torch("set_rng_state")(state)
+
+    def memory(self) -> MemoryFigures:
+        _, total = self.module.mem_get_info()
+        return MemoryFigures(self.module.memory_allocated(), self.module.max_memory_allocated(), total)
+
+    def empty_cache(self) -> None:
+        if hasattr(self.module, "empty_cache"):
+            self.module.empty_cache()
+
+    def stream(self) -> contextlib.AbstractContextManager[Any]:
+        context: contextlib.AbstractContextManager[Any] = self.module.stream(self.module.Stream())
+        return context
+
+    # adaptation of the two stacks ----------------------------------------------------------------------------
+    def adapt_megatron(self) -> Sequence[str]:
+        from vime_core.devices.megatron_shims import MegatronShims
+
+        return MegatronShims(self).apply()
+
+    def megatron_overrides(self) -> Mapping[str, Any]:
+        return {}
+
+    def engine_arguments(self) -> Mapping[str, Any]:
+        return {}
+
+    def _or_torch(self, name: str) -> Any:
+        import torch
+
+        return getattr(self.module, name, None) or getattr(torch, name)

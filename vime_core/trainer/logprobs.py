@@ -1,0 +1,150 @@
+"""Log-probabilities and entropies of given tokens from hidden states, without ever holding all logits.
+
+For each chunk of rows the forward pass makes that chunk's logits, keeps the log-sum-exp (and entropy) of each row, and
+drops them; the backward pass makes them again. The vocabulary may be cut over tensor-parallel ranks: three numbers a row
+(maximum, sum of exponentials, target logit; a fourth for the entropy) are reduced instead of the logits. Products are in
+the model's dtype, everything after them in float32.
+
+With z = logits / T, p = softmax(z), L = logsumexp(z):
+    logp = z[target] - L            d logp / d z = onehot(target) - p
+    H = L - sum_j p_j z_j           d H / d z = -p * (log p + H)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+#: logit of a padded vocabulary entry: its probability is an exact zero and products with it stay finite
+_NEVER = -1e30
+
+
+@dataclass(frozen=True)
+class VocabShard:
+    """The vocabulary entries that this rank holds: rows ``start .. start + size - 1`` of which the first ``valid`` are real
+    (the others pad the vocabulary). ``group`` is the tensor-parallel group, or None where one rank holds everything."""
+
+    start: int
+    valid: int
+    group: dist.ProcessGroup | None = None
+
+    def reduce(self, value: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
+        if self.group is not None:
+            dist.all_reduce(value, op, group=self.group)
+        return value
+
+
+def token_logprobs(
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    shard: VocabShard,
+    temperature: float = 1.0,
+    chunk_size: int = 1024,
+    with_entropy: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Log-probs (and entropies) of ``targets`` under ``softmax(rows @ weight.T / temperature)``.
+
+    The gradient of ``rows`` is this vocabulary shard's part: sum it over the tensor-parallel group (Megatron's
+    ``copy_to_tensor_model_parallel_region`` or ``gather_from_sequence_parallel_region`` before this call do).
+
+    Args:
+        rows: [r, h] hidden states, the same on all tensor-parallel ranks.
+        weight: [v, h] this rank's rows of the output layer.
+        targets: [r] int64 ids.
+        temperature: > 0.
+        chunk_size: rows whose logits are held at a time; below 1: all.
+
+    Returns:
+        ([r] float32, [r] float32 or None), natural log; the same on all tensor-parallel ranks.
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature {temperature}: log-probs need a temperature above 0")
+    size = chunk_size if chunk_size > 0 else max(len(rows), 1)
+    logp, entropy = _TokenLogprobs.apply(rows, weight, targets, shard, float(temperature), size, with_entropy)
+    return logp, entropy if with_entropy else None
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        shard: VocabShard,
+        temperature: float,
+        chunk_size: int,
+        with_entropy: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        lse, logp, entropy = (torch.empty(len(rows), dtype=torch.float32, device=rows.device) for _ in range(3))
+        for at in _chunks(len(rows), chunk_size):
+            logits = _logits(rows[at], weight, shard, temperature)
+            here, column = _columns(targets[at], shard)
+            picked = logits.gather(1, column[:, None])[:, 0].masked_fill(~here, 0.0)
+            peak = shard.reduce(logits.amax(dim=1), dist.ReduceOp.MAX)
+            if with_entropy:
+                scaled = logits.sub(peak[:, None]).exp_()
+                sums = torch.stack([scaled.sum(1), picked, torch.linalg.vecdot(scaled, logits)])
+            else:
+                sums = torch.stack([logits.sub_(peak[:, None]).exp_().sum(1), picked])
+            total, target, *rest = shard.reduce(sums)
+            lse[at] = peak + total.log()
+            logp[at] = target - lse[at]
+            if with_entropy:
+                entropy[at] = lse[at] - rest[0] / total
+        ctx.save_for_backward(rows, weight, targets, lse, entropy)
+        ctx.shard, ctx.temperature, ctx.chunk_size, ctx.with_entropy = shard, temperature, chunk_size, with_entropy
+        if not with_entropy:
+            ctx.mark_non_differentiable(entropy)
+        return logp, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad_logp: torch.Tensor, grad_entropy: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        rows, weight, targets, lse, entropy = ctx.saved_tensors
+        need_rows, need_weight = ctx.needs_input_grad[:2]
+        grad_rows = torch.zeros_like(rows) if need_rows else None
+        # Summed in float32 over chunks; the model's dtype would round once a chunk.
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if need_weight else None
+        for at in _chunks(len(rows), ctx.chunk_size):
+            logits = _logits(rows[at], weight, ctx.shard, ctx.temperature)
+            log_p = logits.sub_(lse[at, None])
+            slope = log_p.exp()
+            if ctx.with_entropy:
+                pull = log_p.add_(entropy[at, None]).mul_(grad_entropy[at, None]).add_(grad_logp[at, None])
+                slope.mul_(pull).neg_()
+            else:
+                slope.mul_(grad_logp[at, None]).neg_()
+            here, column = _columns(targets[at], ctx.shard)
+            slope.scatter_add_(1, column[:, None], (grad_logp[at] * here)[:, None])
+            slope = slope.div_(ctx.temperature).to(rows.dtype)
+            if grad_rows is not None:
+                grad_rows[at] = slope @ weight
+            if grad_weight is not None:
+                grad_weight += slope.T @ rows[at]
+        cast = None if grad_weight is None else grad_weight.to(weight.dtype)
+        return grad_rows, cast, None, None, None, None, None
+
+
+def _chunks(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _logits(rows: torch.Tensor, weight: torch.Tensor, shard: VocabShard, temperature: float) -> torch.Tensor:
+    """[c, v] float32, divided by the temperature, padding masked; a fresh tensor."""
+    logits = (rows @ weight.T).float()
+    if temperature != 1.0:
+        logits.div_(temperature)
+    if shard.valid < weight.shape[0]:
+        logits[:, shard.valid :] = _NEVER
+    return logits
+
+
+def _columns(targets: torch.Tensor, shard: VocabShard) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which targets this shard holds, and their column (0 for the others)."""
+    column = targets - shard.start
+    here = (column >= 0) & (column < shard.valid)
+    return here, column.masked_fill(~here, 0)
