@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vime_core.pipeline.late_client import LateClient
+
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
 
@@ -31,9 +33,9 @@ class TrainerActor:
 
     def address(self) -> tuple[str, int]:
         """Where rank 0 will listen: this node's address and a port that is free now."""
-        from vime_core.trainer.parallel import free_address
+        from vime_core.pipeline.addresses import free_address
 
-        return free_address()
+        return free_address(self.config.cluster.actor_num_nodes)
 
     def setup(self, host: str, port: int, folder: str, resume: str | None, total_steps: int) -> dict[str, Any]:
         from vime_core.trainer.worker import TrainerWorker
@@ -73,18 +75,19 @@ class RolloutActor:
     ) -> None:
         self.plugins, self.config = _enter("rollout", lock, plain)
         self.start_state = state
+        self.client = LateClient()
         self.worker: Any = None
 
     async def setup(self) -> dict[str, int]:
         from vime_core.rollout.worker import RolloutWorker
 
-        self.worker = RolloutWorker(self.config, self.plugins, None)
+        self.worker = RolloutWorker(self.config, self.plugins, self.client if self.config.needs_engines else None)
         if self.start_state is not None:
             self.worker.load_state(self.start_state)
         return {"prompts_per_epoch": self.worker.prompts_per_epoch}
 
     async def connect(self, client_spec: Any) -> None:
-        self.worker.client = client_spec.connect()
+        self.client.attach(client_spec.connect())
 
     async def rollout(self, step: int) -> tuple[Any, dict[str, float], list[dict[str, Any]]]:
         """(reference to the batch in the object store, metrics, rows for the sample dump)."""

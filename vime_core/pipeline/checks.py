@@ -1,16 +1,79 @@
-"""The last checks before a process is started: the rules, with what only the loaded plugins and the files can tell."""
+"""The last checks before a process is started: the rules, with what only plugins and files can tell, and the data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vime_core.config.fill import placeholders
+from vime_core.config.rules import Facts, read_model, violations
+from vime_core.data.bad_rows import BadRows
+from vime_core.data.readers import read_rows
+from vime_core.errors import ConfigError, VimeError
+
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
 
+#: columns of a step batch that the trainer itself fills
+SUPPLIES = frozenset({"old_logp", "rollout_logp", "reward", "entropy"})
+
 
 def check_before_start(config: Config, plugins: Any) -> None:
-    """Run every rule; values that still hold a placeholder are looked at again once it is filled.
+    """Everything that can be known now; what still holds a placeholder is looked at again once it is filled.
 
     Raises:
-        ConfigError: all violations together.
+        ConfigError: all violations together. DataError, PluginError: the first file or plugin that cannot be used.
     """
+    found = violations(config, facts_of(config, plugins))
+    if found:
+        raise ConfigError(found)
+    rollout = config.rollout
+    plugins.rollouts.resolve(rollout.rollout_function)
+    for name in (rollout.reward, config.eval.eval_reward):
+        if name is not None:
+            plugins.rewards.resolve(name)
+    if rollout.dynamic_sampling_filter_path is not None:
+        plugins.filters.resolve(rollout.dynamic_sampling_filter_path)
+    if config.observe.use_tensorboard:
+        from vime_core.observe.tensorboard import require_tensorboard
+
+        require_tensorboard()
+    _check_rows(config)
+
+
+def facts_of(config: Config, plugins: Any) -> Facts:
+    """What the rules need to know from outside the configuration."""
+    from vime_core.trainer.bridge import supported_model_types
+
+    supervised = config.train.loss_type == "sft_loss"
+    algorithm = plugins.algorithms.resolve("sft" if supervised else config.algorithm.advantage_estimator)
+    device = plugins.choose_device(config.cluster.device).load()
+    folder = config.model.hf_checkpoint
+    return Facts(
+        model=None if folder is None or placeholders(folder) else read_model(folder),
+        model_types=supported_model_types(),
+        algorithm_defaults=algorithm.defaults,
+        group_based=algorithm.group_based,
+        needs=algorithm.needs,
+        supplies=SUPPLIES,
+        supports_colocate=device.supports_colocate,
+    )
+
+
+def _check_rows(config: Config) -> None:
+    """Read every data file once, so that a bad row or too few of them is reported in a second.
+
+    Raises:
+        DataError: a row that cannot be used (unless rows are skipped); no rows.
+        VimeError: fewer prompts than a step takes.
+    """
+    paths = config.data.prompt_data
+    if any(placeholders(path) for path in paths):
+        return
+    bad = BadRows(config.data.on_bad_row)
+    rows = sum(1 for path in paths for _ in read_rows(path, bad))
+    need = config.rollout.rollout_batch_size or 1
+    if rows < need:
+        raise VimeError(
+            f"{', '.join(paths)}: {rows} usable rows, but a step takes {need} prompts: lower --rollout-batch-size "
+            "or give more data"
+        )
