@@ -58,7 +58,9 @@ def vime_register_rollouts(registry: Registry[type[RolloutGenerator]]) -> None:
 
 @hookimpl
 def vime_register_rewards(registry: Registry[Any]) -> None:
-    registry.add("math", "vime_core.rollout.rewards.math:MathReward", summary="final answers that are mathematically equal")
+    registry.add(
+        "math", "vime_core.rollout.rewards.math:MathReward", summary="final answers that are mathematically equal"
+    )
     registry.add("exact", "vime_core.rollout.rewards.exact:score", summary="the answer is the label, to the character")
     registry.add(
         "reasoning_gym",

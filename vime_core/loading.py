@@ -21,13 +21,20 @@ OMIT = "no:"
 
 @dataclass(frozen=True)
 class Plan:
-    """A plugin to load. ``spec`` is what any process can import: ``pkg.mod[:obj]`` or an absolute file. ``problem`` is
-    a reason, known from metadata, not to import it at all."""
+    """A plugin to load.
+
+    Attributes:
+        spec: what any process can import: ``pkg.mod[:obj]`` or an absolute file.
+        requested: the user asked for it.
+        problem: a reason, known from metadata, not to import it at all.
+        needed: nothing runs without it, whoever asked: the core, and whatever the driver has loaded.
+    """
 
     owner: Owner
     spec: str
     requested: bool = False
     problem: str = ""
+    needed: bool = False
 
     def called(self, name: str) -> bool:
         """Does ``no:name`` mean this plugin?"""
@@ -36,7 +43,7 @@ class Plan:
 
 
 def core_plan() -> Plan:
-    return Plan(Owner(CORE, CORE_DIST, core_version()), "vime_core.builtin")
+    return Plan(Owner(CORE, CORE_DIST, core_version()), "vime_core.builtin", needed=True)
 
 
 def split_specs(specs: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], list[str]]:

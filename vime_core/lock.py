@@ -47,7 +47,7 @@ def _plan(entry: Record) -> Plan:
             f"give every host the same plugins"
         )
     owner = Owner(entry["name"], entry["dist"], entry["version"] if entry["dist"] else None)
-    return Plan(owner, entry["spec"], entry["requested"])
+    return Plan(owner, entry["spec"], entry["requested"], needed=True)
 
 
 def _installed_version(entry: Record) -> str | None:

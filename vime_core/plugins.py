@@ -237,9 +237,10 @@ class Plugins:
                 self._manager.unregister(member.plugin)
                 raise
         except PluginError as error:
-            if plan.requested or self.strict or plan.owner.name == loading.CORE:
-                raise PluginError(f"{plan.owner}: {error}; --plugin no:{plan.owner.name} leaves it out") from error
-            self._warn(f"{plan.owner} was skipped: {error}; --plugin no:{plan.owner.name} leaves it out quietly")
+            fix = "" if plan.needed else f"; --plugin no:{plan.owner.name} leaves it out"
+            if plan.requested or plan.needed or self.strict:
+                raise PluginError(f"{plan.owner}: {error}{fix}") from error
+            self._warn(f"{plan.owner} was skipped: {error}{fix}")
             return
         self._members.append(member)
 

@@ -102,4 +102,5 @@ def _options(loaded: Plugins, plugin: str) -> Iterable[tuple[str, ...]]:
     for field in dataclasses.fields(loaded.options[plugin]) if plugin in loaded.options else ():
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
-        yield flag_of(plugin, field.name), str(field.type), f"default {default!r}", field.metadata["help"]
+        kind = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+        yield flag_of(plugin, field.name), kind, f"default {default!r}", field.metadata["help"]
