@@ -35,17 +35,19 @@ def ranks_by_expert_parallel(config: Config, facts: Facts) -> str | None:
 
 
 def heads_by_tensor_parallel(config: Config, facts: Facts) -> Iterator[str]:
+    """Whole heads a rank; an engine copies key-value heads when it has more ranks than there are."""
     heads = facts.number("num_attention_heads")
-    groups = facts.number("num_key_value_heads") or heads
-    for what, count in (("attention heads", heads), ("key-value heads", groups)):
-        for name, size in (
-            ("tensor_model_parallel_size", config.megatron.tensor_model_parallel_size),
-            ("rollout_num_gpus_per_engine", config.cluster.rollout_num_gpus_per_engine),
-        ):
-            # an engine copies key-value heads when it has more ranks than there are
-            copied = name == "rollout_num_gpus_per_engine" and count and size % count == 0
-            if count and size > 0 and count % size and not copied:
-                yield f"{said(config, name)} does not divide the model's {count} {what}; choose a divisor of {count}"
+    groups = facts.number("num_key_value_heads")
+    for name, size, copies in (
+        ("tensor_model_parallel_size", config.megatron.tensor_model_parallel_size, False),
+        ("rollout_num_gpus_per_engine", config.cluster.rollout_num_gpus_per_engine, True),
+    ):
+        if size < 1:
+            continue
+        if heads and heads % size:
+            yield f"{said(config, name)} must be a divisor of the model's {heads} attention heads"
+        elif groups and groups % size and not (copies and size % groups == 0):
+            yield f"{said(config, name)} must be a divisor of the model's {groups} key-value heads"
 
 
 def layers_by_pipeline(config: Config, facts: Facts) -> str | None:
