@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -29,33 +31,9 @@ def test_the_first_signal_is_raised_at_the_next_safe_point(signum, code):
     assert caught.value.exit_code == code
 
 
-def test_a_wait_ends_at_once():
+def test_nothing_is_cut_in_two_between_safe_points():
     with Interrupts(**QUIET) as stop:
-        after = []
-
-        def wait():
-            with stop.waiting():
-                send()
-                after.append("waited on")
-
-        with pytest.raises(Interrupted):
-            wait()
-        assert after == []
-
-
-def test_a_wait_does_not_begin_after_the_signal():
-    with Interrupts(**QUIET) as stop:
-        send()
-        entered = []
-        with pytest.raises(Interrupted), stop.waiting():
-            entered.append(1)
-        assert entered == []
-
-
-def test_outside_a_wait_work_goes_on_after_one_inside():
-    with Interrupts(**QUIET) as stop:
-        with stop.waiting():
-            pass
+        stop.check()
         send()
         written = "checkpoint"
     assert written == "checkpoint"
@@ -94,14 +72,15 @@ def test_the_old_handlers_come_back_also_after_an_error():
 
 
 CHILD = """
-import signal, sys, time
+import sys, time
 from vime_core.observe.interrupt import Interrupted, Interrupts
 try:
     with Interrupts(last_resort=lambda: print("killed the rest", flush=True), grace=0) as stop:
         try:
             print("ready", flush=True)
-            with stop.waiting():
-                time.sleep(600)
+            while True:
+                stop.check()
+                time.sleep(0.05)
         finally:
             print("ending", flush=True)
             if sys.argv[1] == "slow":
@@ -111,33 +90,79 @@ except Interrupted as error:
     sys.exit(error.exit_code)
 """
 
+RAY = """
+import sys
+import ray
+from vime_core.observe.interrupt import Interrupted, Interrupts
+try:
+    with Interrupts() as stop:
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+        try:
+            stop.check()
+            print("ready", flush=True)
+            task = ray.remote(lambda: __import__("time").sleep(600)).remote()
+            while True:
+                ray.wait([task], timeout=0.2)
+                stop.check()
+        finally:
+            ray.shutdown()
+            print("ended", flush=True)
+except Interrupted as error:
+    sys.exit(error.exit_code)
+"""
 
-@pytest.fixture
-def child(request):
-    command = [sys.executable, "-c", CHILD, request.param]
+
+@contextlib.contextmanager
+def child(code, *arguments):
+    """A process that is ready to be signalled; a watchdog ends one that hangs."""
+    command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
+        watchdog = threading.Timer(120, process.kill)
+        watchdog.start()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            watchdog.cancel()
+            process.kill()
 
 
-@pytest.mark.parametrize("child", ["quick"], indirect=True)
-def test_a_process_in_a_long_wait_ends_with_its_cleanup_and_code(child):
-    assert child.stdout.readline() == "ready\n"
-    child.send_signal(signal.SIGTERM)
-    out, err = child.communicate()
-    assert out == "ending\nstopped by SIGTERM; the last complete checkpoint is valid\n"
+def test_a_process_in_a_long_wait_ends_with_its_cleanup_and_code():
+    with child(CHILD, "quick") as process:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate()
+    assert out == "ending\nstopped by SIGTERM; checkpoints written so far are valid\n"
     assert "SIGTERM: stopping; once more to exit at once" in err
     assert "Traceback" not in err
-    assert child.returncode == 143
+    assert process.returncode == 143
 
 
-@pytest.mark.parametrize("child", ["slow"], indirect=True)
-def test_the_second_signal_does_not_wait_for_a_slow_cleanup(child):
-    assert child.stdout.readline() == "ready\n"
-    child.send_signal(signal.SIGINT)
-    assert child.stdout.readline() == "ending\n"
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate()
+def test_the_second_signal_does_not_wait_for_a_slow_cleanup():
+    with child(CHILD, "slow") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "ending\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
     assert out == "killed the rest\n"
     assert "SIGINT again: exiting at once" in err
-    assert child.returncode == 130
+    assert process.returncode == 130
+
+
+@pytest.mark.slow
+def test_ray_does_not_keep_the_signals():
+    with child(RAY) as process:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate()
+    assert out == "ended\n", err
+    assert process.returncode == 143
+
+
+def test_a_safe_point_takes_the_signals_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupts(**QUIET) as stop:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        stop.check()
+        send(signal.SIGTERM)
+        assert stop.requested
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -44,7 +44,7 @@ def test_plain_lines():
     view.stage("grpo", 100)
     view.sync("v1 initial")
     view.phase("generate")
-    view.note("eval at step -1: addition 0.512")
+    view.note("eval after 0 steps: addition 0.512")
     clock.now = 20.0
     view.sync(RECEIPT)
     view.step(9, METRICS)
@@ -56,7 +56,7 @@ def test_plain_lines():
     assert stream.getvalue().splitlines() == [
         "grpo: 100 steps",
         "sync v1 initial",
-        "eval at step -1: addition 0.512",
+        "eval after 0 steps: addition 0.512",
         "grpo step 9 (10/100)  reward 0.531  loss -0.0123  len 4.2  trunc 12%  gap 3.1e-07  grad 0.812  stale 0  "
         f"tok/s 12,346  step 2.1s  left 30m00s  sync {RECEIPT}",
         "grpo step 10 (11/100)  reward -  loss -  len -  trunc -  gap -  grad -  stale -  tok/s -  step -  left 16m19s",
@@ -103,8 +103,8 @@ def test_the_live_view_shows_the_numbers_and_a_dash_for_what_is_missing():
     for text in ("step 9 (10/100)", "23.0s gone, 34m30s left", "0.531", "12%", "3.1e-07", "12,346", RECEIPT):
         assert text in after, text
     assert "generating for 3.0s" in after
-    view.note("eval at step 9: [addition] 0.9")
-    assert "eval at step 9: [addition] 0.9" in console.export_text()
+    view.note("eval after 9 steps: [addition] 0.9")
+    assert "eval after 9 steps: [addition] 0.9" in console.export_text()
     view.close()
     view.close()
     assert "done" in console.export_text()
@@ -179,8 +179,8 @@ def test_numbers_as_text(text, expected):
 
 def test_an_evaluation_as_text_names_the_results_only():
     row = {"eval/step": 4, "eval/add": 0.934, "eval/add-truncated_ratio": 0.1, "eval/add/response_len/mean": 3.0}
-    assert evaluation_text(4, row | {"eval/odd": None, "perf/eval_time": 3.0}) == "eval at step 4: add 0.934, odd -"
-    assert evaluation_text(4, {}) == "eval at step 4: -"
+    assert evaluation_text(4, row | {"eval/odd": None, "perf/eval_time": 3.0}) == "eval after 4 steps: add 0.934, odd -"
+    assert evaluation_text(4, {}) == "eval after 4 steps: -"
 
 
 def test_the_time_left_counts_this_run_and_not_the_steps_before_a_resume():

@@ -32,7 +32,7 @@ def test_a_run_is_told_once_and_seen_everywhere(folder):
     recorder = Recorder(folder, PlainProgress(stream, lambda: 0.0), TensorBoardWriter(folder.tensorboard))
     recorder.progress.stage("grpo", 2)
     recorder.sync(receipt(1))
-    recorder.evaluation(-1, {"eval/addition": 0.5, "eval/addition-truncated_ratio": 0.0})
+    recorder.evaluation(0, {"eval/addition": 0.5, "eval/addition-truncated_ratio": 0.0})
     recorder.sync(receipt(2))
     recorder.step(0, step_metrics(**{"rollout/raw_reward": 0.5, "train/step": 1}))
     recorder.step(1, step_metrics(**{"rollout/raw_reward": 0.75, "train/step": 2}))
@@ -42,12 +42,12 @@ def test_a_run_is_told_once_and_seen_everywhere(folder):
     assert [r["version"] for r in folder.read_receipts()] == [1, 2]
     assert folder.series("rollout/raw_reward") == [(0, 0.5), (1, 0.75)]
     assert folder.series("sync/version") == [(0, 2)]
-    assert folder.series("eval/addition") == [(-1, 0.5)]
+    assert folder.series("eval/addition") == [(0, 0.5)]
     lines = stream.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == [
         "grpo: 2 steps",
         f"sync {receipt(1).line()}",
-        "eval at step -1: addition 0.5",
+        "eval after 0 steps: addition 0.5",
         "grpo step 0 (1/2)",
         "grpo step 1 (2/2)",
     ]
@@ -69,7 +69,7 @@ def test_a_sync_without_a_duration_has_no_speed():
 
 def test_the_summary_of_a_recorded_run(folder):
     recorder = Recorder(folder, PlainProgress(io.StringIO()))
-    recorder.evaluation(-1, {"eval/addition": 0.512})
+    recorder.evaluation(0, {"eval/addition": 0.512})
     for version, gap in enumerate([1e-7, 3e-6, 2e-7], 1):
         recorder.sync(receipt(version, canary=gap / 10))
         recorder.step(
@@ -82,7 +82,7 @@ def test_the_summary_of_a_recorded_run(folder):
                 }
             ),
         )
-    recorder.evaluation(2, {"eval/addition": 0.934})
+    recorder.evaluation(3, {"eval/addition": 0.934})
     text = render(
         summarize(
             recorder.tally,

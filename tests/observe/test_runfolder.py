@@ -63,10 +63,10 @@ def test_of_runs_that_race_for_a_folder_one_wins(tmp_path):
     assert len(winners) == 1
 
 
-@pytest.mark.parametrize("template", ["{nme}", "{", "{0}", "{name.nothing}"])
-def test_a_template_that_cannot_be_filled_in_says_so(tmp_path, template):
-    with pytest.raises(ConfigError, match=r"only \{name\} and \{time\} can"):
-        make(tmp_path, template)
+def test_a_placeholder_that_does_not_exist_is_an_error_with_the_nearest(tmp_path):
+    with pytest.raises(ConfigError, match=r"unknown placeholder \{nme\}.*\{name\}"):
+        make(tmp_path, "{nme}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_template_says_so():
@@ -87,9 +87,9 @@ def test_a_folder_that_cannot_be_made_is_a_configuration_error(tmp_path):
 
 
 def test_a_stage_has_a_folder_of_the_same_shape_even_below_braces(tmp_path):
-    folder = make(tmp_path, "{{odd}}")
+    folder = make(tmp_path, "{{name}}")
     stage = folder.stage("warmup")
-    assert stage.path == tmp_path / "{odd}" / "warmup"
+    assert stage.path == tmp_path / "{name}" / "warmup"
     with pytest.raises(ConfigError, match="in use"):
         folder.stage("warmup")
 

@@ -69,10 +69,10 @@ COLUMNS = (
 
 
 def evaluation_text(step: int, metrics: Mapping[str, Any]) -> str:
-    """``eval after step 12: addition 0.934``: the result of each evaluation set."""
+    """``eval after 12 steps: addition 0.934``: the result of each evaluation set."""
     results = {name.removeprefix("eval/"): value for name, value in metrics.items() if _is_result(name)}
     listed = ", ".join(f"{name} {MISSING if value is None else number(value)}" for name, value in results.items())
-    return f"eval at step {step}: {listed or MISSING}"
+    return f"eval after {step} steps: {listed or MISSING}"
 
 
 def _is_result(name: str) -> bool:

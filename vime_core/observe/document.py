@@ -16,8 +16,10 @@ _HEAD = """\
 
 Each run writes these to `metrics.jsonl` in its run folder (one JSON object a line, with the `step`) and to TensorBoard.
 In a name, `<part>` stands for one part that data, recipe or plugin choose. `nat` is the unit of natural-log
-probabilities. A value that is not finite is written as `null`, and `non_finite` counts them in its line. A metric that
-was not measured in a step is absent; it is never 0.
+probabilities. Steps count from 0; the `step` of an evaluation is the number of steps finished by then. Where a rollout
+step has several optimizer steps, means and sums of the trainer are averaged over them. A value that is not finite is
+written as `null`, and `non_finite` counts them in its line. A metric that was not measured in a step is absent; it is
+never 0.
 
 *Token mean*: every trainable token of the step counts alike. *Sample mean*: every sample does. *Weighted sum*: summed
 with the step's own loss weights, which the aggregation gives.

@@ -1,10 +1,14 @@
 """What Ctrl-C and SIGTERM do to a run.
 
-The first signal asks for a stop. It is raised as :class:`Interrupted` at the next safe point
-(:meth:`Interrupts.check`), or at once where the run only waits (:meth:`Interrupts.waiting`), so that a checkpoint or a
-weight sync is never cut in two and a wait is never sat out. The ``finally`` blocks of the run then end its processes.
+The first signal asks for a stop. It is raised as :class:`Interrupted` at the next safe point, :meth:`Interrupts.check`,
+so that a checkpoint or a weight sync is never cut in two. A wait polls: it waits for a moment, checks, and waits again.
+(A handler that raises by itself would do so anywhere, also inside code that swallows the exception; one in three such
+stops was lost in Ray's wait.) The ``finally`` blocks of the run then end its processes.
+
 The second signal does not wait for that: the process ends at once. Shells, ``timeout`` and process managers often
 signal both a process and its group; signals that follow the first within ``grace`` seconds are therefore the same one.
+Libraries that start processes (Ray does, for SIGTERM) put their own handlers in place; each safe point takes the
+signals back.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -28,7 +33,7 @@ class Interrupted(VimeError):
     def __init__(self, signum: int) -> None:
         self.signal = signal.Signals(signum)
         self.exit_code = 128 + signum
-        super().__init__(f"stopped by {self.signal.name}; the last complete checkpoint is valid")
+        super().__init__(f"stopped by {self.signal.name}; checkpoints written so far are valid")
 
 
 class Interrupts:
@@ -52,12 +57,11 @@ class Interrupts:
         self._old: dict[int, Any] = {}
         self._signum: int | None = None
         self._at = 0.0
-        self._waiting = 0
         self._wake: list[Callable[[], object]] = []
 
     def __enter__(self) -> Interrupts:
-        for signum in _SIGNALS:
-            self._old[signum] = signal.signal(signum, self._handle)
+        self._old = {signum: signal.getsignal(signum) for signum in _SIGNALS}
+        self._take()
         return self
 
     def __exit__(
@@ -73,32 +77,21 @@ class Interrupts:
         return self._signum is not None
 
     def check(self) -> None:
-        """A safe point.
+        """A safe point, in any thread.
 
         Raises:
             Interrupted: a stop was asked for.
         """
+        if threading.current_thread() is threading.main_thread():
+            self._take()
         if self._signum is not None:
             raise Interrupted(self._signum)
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Inside, nothing is half done: a stop is raised right away, even out of a blocking call.
-
-        Raises:
-            Interrupted: a stop was asked for, before or inside.
-        """
-        self._waiting += 1
-        try:
-            self.check()
-            yield
-        finally:
-            self._waiting -= 1
-
-    @contextlib.contextmanager
     def waking(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Inside, a stop calls ``wake`` (once, from the handler): e.g. ``loop.call_soon_threadsafe(task.cancel)`` for a
-        wait that an exception in the main thread would not reach. A stop that was asked for before calls it too."""
+        """Inside, a stop calls ``wake`` once, from the handler: for a wait that cannot poll, e.g. ``lambda:
+        loop.call_soon_threadsafe(task.cancel)``. A stop that was asked for before calls it at once. It must not block.
+        """
         self._wake.append(wake)
         try:
             if self.requested:
@@ -106,6 +99,11 @@ class Interrupts:
             yield
         finally:
             self._wake.remove(wake)
+
+    def _take(self) -> None:
+        for signum in _SIGNALS:
+            if self._old and signal.getsignal(signum) != self._handle:
+                signal.signal(signum, self._handle)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._signum is None:
@@ -118,8 +116,6 @@ class Interrupts:
         self._announce(f"{signal.Signals(signum).name}: stopping; once more to exit at once")
         for wake in list(self._wake):
             wake()
-        if self._waiting:
-            raise Interrupted(signum)
 
     def _second(self, signum: int) -> NoReturn:
         try:

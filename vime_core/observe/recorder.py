@@ -41,7 +41,7 @@ class Recorder:
         self.progress.step(step, row)
 
     def evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """An evaluation after ``step`` is done (-1: before the first step)."""
+        """An evaluation after ``step`` finished steps is done (0: before the first)."""
         row = {"eval/step": step, **metrics}
         self._write(step, row)
         self.tally.evaluation(row)

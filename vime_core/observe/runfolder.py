@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vime_core.config.fill import fill_text
 from vime_core.errors import ConfigError, DataError
 from vime_core.observe.lines import Lines
 from vime_core.observe.strict_json import dumps
@@ -158,13 +159,7 @@ class RunFolder:
 
 def _fill(template: str, name: str, now: datetime.datetime) -> Path:
     _check_name(name)
-    try:
-        text = template.format(name=name, time=now.strftime("%Y%m%d-%H%M%S"))
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"--run-dir {template!r}: {error} cannot be filled in; only {{name}} and {{time}} can, "
-            "and a brace of the path's own is written twice"
-        ) from None
+    text = fill_text(template, {"name": name, "time": now.strftime("%Y%m%d-%H%M%S")})
     if not text.strip():
         raise ConfigError("--run-dir is empty; give a path such as 'runs/{name}-{time}'")
     return Path(text).expanduser().absolute()

@@ -25,8 +25,8 @@ def require_tensorboard() -> None:
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(
-            "--use-tensorboard is on, but the package tensorboard is not installed: "
-            "run `pip install tensorboard`, or set use_tensorboard = false"
+            "TensorBoard events are on (--use-tensorboard), but the package tensorboard is not installed: "
+            "run `pip install tensorboard`, or give --no-use-tensorboard"
         )
 
 

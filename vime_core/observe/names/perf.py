@@ -58,7 +58,13 @@ SYNC = (
 _SETS = "of one evaluation set"
 
 EVAL = (
-    _of("eval/step", "step", "the step after which it was measured", "axis of all eval/ metrics", axis="eval/step"),
+    _of(
+        "eval/step",
+        "step",
+        "when it was measured",
+        "rollout steps finished by then; axis of all eval/ metrics",
+        axis="eval/step",
+    ),
     _of("eval/<name>", "1", f"result {_SETS}", "mean reward over its samples", "sample mean", "eval/step"),
     _of(
         "eval/<name>-truncated_ratio",

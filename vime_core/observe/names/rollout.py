@@ -81,7 +81,6 @@ ROLLOUT = (
         "how sure the sampler was",
         "mean of the sampler's log-prob as it sampled, over trainable tokens that have one",
     ),
-    _of("advantages", "1", "token mean", "balance of good and bad", "mean advantage over trainable tokens"),
     _of(
         "staleness/mean",
         "version",
