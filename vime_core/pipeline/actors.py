@@ -37,6 +37,10 @@ class TrainerActor:
 
         return free_address(self.config.cluster.actor_num_nodes)
 
+    def load(self) -> None:
+        """Bring in the heavy modules while other parts start; :meth:`setup` waits for it and needs nothing of it."""
+        import vime_core.trainer.worker  # noqa: F401
+
     def setup(self, host: str, port: int, folder: str, resume: str | None, total_steps: int) -> dict[str, Any]:
         from vime_core.trainer.worker import TrainerWorker
 

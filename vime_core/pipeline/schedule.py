@@ -43,5 +43,15 @@ def schedule(config: Config, prompts_per_epoch: int, meta: Mapping[str, Any] | N
         )
     if first >= last:
         raise ConfigError(f"nothing to do: the run ends at step {last} and would start at step {first}; raise --num-rollout")
-    per_rollout = max(config.samples_per_step // max(config.global_batch, 1), 1)
-    return Schedule(first, last, last * per_rollout)
+    updates = last * max(config.samples_per_step // max(config.global_batch, 1), 1)
+    _check_warmup(config, updates)
+    return Schedule(first, last, updates)
+
+
+def _check_warmup(config: Config, updates: int) -> None:
+    warmup, length = config.megatron.lr_warmup_iters, config.megatron.lr_decay_iters or updates
+    if warmup >= length:
+        raise ConfigError(
+            f"lr_warmup_iters {warmup} leaves nothing of the schedule's {length} optimizer steps: lower "
+            "--lr-warmup-iters or raise --lr-decay-iters"
+        )

@@ -36,11 +36,10 @@ class TrainerGroup:
         }
         plain, lock = to_plain(config), plugins.lock()
         actor = ray.remote(TrainerActor)
-        return cls(
-            config,
-            [actor.options(**options).remote(plain, lock, rank, device_name) for rank in range(config.trainer_ranks)],
-            check,
-        )
+        ranks = [actor.options(**options).remote(plain, lock, i, device_name) for i in range(config.trainer_ranks)]
+        for rank in ranks:
+            rank.load.remote()
+        return cls(config, ranks, check)
 
     def begin_setup(self, folder: str, resume: str | None, total_steps: int) -> list[Any]:
         """Start building the model on every rank; :meth:`finish_setup` waits for it."""

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.errors import ConfigError
-
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
 
@@ -45,11 +43,6 @@ class Optimizer:
         values |= _fields_of(OptimizerConfig, config.megatron_extra)
         inner = get_megatron_optimizer(OptimizerConfig(**values), chunks)
         decay = m.lr_decay_iters or max(total_steps, 1)
-        if m.lr_warmup_iters >= decay:
-            raise ConfigError(
-                f"lr_warmup_iters {m.lr_warmup_iters} leaves nothing of the schedule's {decay} optimizer steps: "
-                "lower --lr-warmup-iters or raise --lr-decay-iters"
-            )
         scheduler = OptimizerParamScheduler(
             inner,
             init_lr=0.0,
