@@ -38,6 +38,11 @@ def test_the_core_registers_what_it_brings_through_the_hooks(vime_plugins) -> No
     assert "check_reward_nonzero_std" in found["filters"]
 
 
+def test_every_target_of_the_core_loads_and_has_the_shape_of_its_kind(vime_plugins) -> None:
+    loaded = [provider.load() for registry in vime_plugins().registries().values() for provider in registry]
+    assert len(loaded) >= 11
+
+
 def test_every_kind_can_be_registered(world) -> None:
     kinds = [
         "device_backends",
