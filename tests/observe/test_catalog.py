@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,8 @@ import pytest
 from vime_core.observe import document
 from vime_core.observe.catalog import axis_of, find, known, metrics, unknown
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "metrics.md"
 
 
 def test_the_page_is_what_the_catalogue_says():
@@ -45,6 +48,7 @@ def test_names_are_unique_and_fully_described():
         ("rollout/reward_parts/format", "rollout/reward_parts/<part>"),
         ("eval/addition", "eval/<name>"),
         ("eval/addition-truncated_ratio", "eval/<name>-truncated_ratio"),
+        ("eval/addition-pass@16", "eval/<name>-pass@<k>"),
         ("eval/addition/response_len/mean", "eval/<name>/response_len/mean"),
         ("eval/step", "eval/step"),
     ],
@@ -69,3 +73,32 @@ def test_unknown_names_come_sorted_and_once():
 def test_the_axis_follows_from_the_prefix():
     for metric in metrics():
         assert axis_of(metric.name) == metric.axis
+
+
+def names_in(source):
+    """Metric names that stand in a source text; a value in an f-string counts as some word."""
+    nodes = list(ast.walk(ast.parse(source)))
+    pieces = {id(piece) for node in nodes if isinstance(node, ast.JoinedStr) for piece in node.values}
+    for node in nodes:
+        if id(node) in pieces:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(p.value) if isinstance(p, ast.Constant) else "{}" for p in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        if re.fullmatch(r"(rollout|train|perf|sync|eval)/[a-z][\w/@{}-]*[\w}]", text):
+            yield text.replace("{}", "word")
+
+
+def test_every_metric_name_in_the_source_is_known():
+    files = [p for p in (ROOT / "vime_core").rglob("*.py") if "observe" not in p.parts]
+    found = {name: path for path in files for name in names_in(path.read_text(encoding="utf-8"))}
+    assert len(found) > 10
+    assert {name: str(found[name]) for name in unknown(found)} == {}
+
+
+def test_names_in_a_source():
+    source = 'a = "train/loss"; b = f"rollout/zero_std/count_{x:g}"; c = "see train/loss"; d = f"train/{x}"'
+    assert sorted(names_in(source)) == ["rollout/zero_std/count_word", "train/loss"]

@@ -80,4 +80,20 @@ EVAL = (
     _of("eval/<name>/response_len/median", "token", f"length {_SETS}", "median of them", "median", "eval/step"),
     _of("eval/<name>/response_len/max", "token", f"length {_SETS}", "maximum of them", "maximum", "eval/step"),
     _of("eval/<name>/response_len/min", "token", f"length {_SETS}", "minimum of them", "minimum", "eval/step"),
+    _of(
+        "eval/<name>-pass@<k>",
+        "share",
+        f"best of k {_SETS}",
+        "mean over prompts of 1 - C(n - c, k) / C(n, k): n samples, c of them right; for rewards of 0 or 1",
+        "group mean",
+        "eval/step",
+    ),
+    _of(
+        "eval/<name>-without_result",
+        "1",
+        f"prompts {_SETS} that failed or were not scored",
+        "their number; they are left out of the means",
+        "count",
+        "eval/step",
+    ),
 )
