@@ -1,11 +1,12 @@
 """What of megatron-core says "cuda" where it means "the device", mended module by module.
 
 Each shim has a name (``module:attribute``), a reason, and a guard: the release of megatron-core they were written against,
-and the presence of what they replace. Three kinds:
+and the presence of what they replace. Four kinds:
 
 * stand-in: the module's own name ``torch`` becomes :class:`~vime_core.devices.stand_in.TorchStandIn`.
 * literals: constants or attribute names inside one function's code, for ``tensor.type() == "torch.cuda.FloatTensor"`` and
   ``tensor.cuda()``, which no module-level name can reach. The function object stays the same, so every importer sees it.
+* absent: a name that an optional import would have bound, and that the module reads without it.
 * function: a module's function is replaced, and so is each name in the listed modules it was imported under.
 
 Nothing outside megatron-core and mbridge is touched: torch's namespace and ``torch.Tensor`` stay as they are, so Hugging
@@ -102,6 +103,7 @@ class MegatronShims:
                 names=True,
             )
         )
+        shims.append(_absent(_CORE + "transformer.moe.moe_utils", "te_general_gemm"))
         shims += [
             _function(_CORE + "tensor_parallel.random", "_get_cuda_rng_state", lambda *_, **__: device.get_rng_state()),
             _function(
@@ -188,6 +190,15 @@ def _literals(module: str, path: str, changes: Mapping[str, str], names: bool = 
         function.__vime_literals__ = dict(changes)  # type: ignore[attr-defined]
 
     return Shim(name, "names cuda in a literal or in a tensor method", apply)
+
+
+def _absent(module: str, attribute: str) -> Shim:
+    def apply() -> None:
+        target = importlib.import_module(module)
+        if not hasattr(target, attribute):
+            setattr(target, attribute, None)
+
+    return Shim(f"{module}:{attribute}", "read although Transformer Engine is not installed", apply)
 
 
 def _function(module: str, attribute: str, replacement: Callable[..., Any], importers: Sequence[str] = ()) -> Shim:

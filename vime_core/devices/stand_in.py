@@ -81,7 +81,8 @@ class NullStream:
     def wait_event(self, event: Any) -> None: ...
 
     def record_event(self, event: Any = None) -> Any:
-        return event
+        """Something to wait for; there is nothing to wait for."""
+        return self if event is None else event
 
     def synchronize(self) -> None: ...
 

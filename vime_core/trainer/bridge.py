@@ -109,6 +109,11 @@ def make_bridge(config: Config, device: DeviceBackend, hf_folder: str) -> Any:
     return bridge
 
 
+def leave(weight: torch.Tensor) -> torch.Tensor:
+    """An initialisation that draws nothing."""
+    return weight
+
+
 def _values(config: Config, hf: Any) -> dict[str, Any]:
     m = config.megatron
     values: dict[str, Any] = {
@@ -118,6 +123,10 @@ def _values(config: Config, hf: Any) -> dict[str, Any]:
         "variable_seq_lengths": True,
         "calculate_per_token_loss": True,
         "recompute_granularity": m.recompute_granularity,
+        # All weights come from the checkpoint. Initialisation stays on, because it also marks how weights are cut.
+        "init_method": leave,
+        "output_layer_init_method": leave,
+        "embedding_init_method": leave,
     }
     if m.recompute_granularity == "full":
         values |= {"recompute_method": "uniform", "recompute_num_layers": 1}
@@ -142,7 +151,10 @@ def check_division(config: Config, hf: Any) -> None:
         for name, parts in wanted.items()
         if getattr(hf, name, None) and getattr(hf, name) % parts
     ]
-    if m.expert_model_parallel_size > 1 and not getattr(hf, "num_experts", None):
+    experts = getattr(hf, "num_experts", None)
+    if experts and m.tensor_model_parallel_size > 1 and not m.sequence_parallel:
+        violations.append("a model with experts and tensor_model_parallel_size > 1 needs sequence_parallel")
+    if m.expert_model_parallel_size > 1 and not experts:
         violations.append(f"expert_model_parallel_size {m.expert_model_parallel_size}: the model has no experts")
     if violations:
         raise ConfigError(violations)

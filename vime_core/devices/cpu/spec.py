@@ -14,11 +14,9 @@ from vime_core.devices.cpu.norm import Norm
 if TYPE_CHECKING:
     from megatron.core.transformer.mlp import MLPSubmodules
 
-#: TransformerConfig values: everything that is a fused CUDA kernel or a second stream is off, and weights are not drawn at
-#: random, since they always come from a checkpoint
+#: TransformerConfig values: everything that is a fused CUDA kernel or a second stream is off
 TRANSFORMER_OVERRIDES: dict[str, Any] = {
     "use_cpu_initialization": False,
-    "perform_initialization": False,
     "masked_softmax_fusion": False,
     "bias_activation_fusion": False,
     "bias_dropout_fusion": False,
