@@ -1,7 +1,4 @@
-"""The two transports behind one interface: straight into the engine's process, or HTTP through the router.
-
-``ClientSpec`` is plain data: it travels to the rollout process, whose ``connect`` makes the client there.
-"""
+"""How the rollout process reaches the engines: plain data that becomes a client where it is used."""
 
 from __future__ import annotations
 
@@ -9,17 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vime_core.interfaces.rollout import GenerateReply, GenerateRequest, GenerationClient
+    from vime_core.interfaces.rollout import GenerationClient
 
 
 @dataclass(frozen=True)
 class ClientSpec:
-    """How to reach the engines.
+    """Two transports behind one interface: straight into the engine's process, or HTTP through the router.
 
     Attributes:
         transport: "direct" or "router".
-        actors: (name, namespace) of the Ray actors, for the direct transport.
-        router: URL of the router (or of the only engine).
+        actor: (name, namespace) of the Ray actor, for the direct transport.
+        router: URL of the router.
         engines: URL of every engine, for what must reach each of them.
         concurrency: requests in flight, all engines together.
         retries: times a request is sent again after a connection error.
@@ -27,7 +24,7 @@ class ClientSpec:
     """
 
     transport: str
-    actors: tuple[tuple[str, str], ...] = ()
+    actor: tuple[str, str] = ("", "")
     router: str = ""
     engines: tuple[str, ...] = ()
     concurrency: int = 512
@@ -35,5 +32,15 @@ class ClientSpec:
     timeout: float = 1800.0
 
     def connect(self) -> GenerationClient:
-        """A client for the calling process. Call it inside the event loop that will use it."""
-        raise NotImplementedError
+        """A client for the calling process. Call it inside the event loop that will use it.
+
+        Raises:
+            EngineError: the engine's actor does not exist.
+        """
+        if self.transport == "direct":
+            from vime_core.engine.direct_client import DirectClient
+
+            return DirectClient.connect(self)
+        from vime_core.engine.http_client import HttpClient
+
+        return HttpClient(self)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vime_core.engine.calls import gather, settle
+from vime_core.engine.client import ClientSpec
+from vime_core.engine.launch import Launch
+from vime_core.engine.spec import canary_tokens
+from vime_core.errors import EngineError, SyncError
+from vime_core.interfaces.weight_sync import EngineProof
+
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
-    from vime_core.engine.client import ClientSpec
     from vime_core.engine.manifest import Manifest
+    from vime_core.engine.router import Router
+    from vime_core.engine.update import Applied
     from vime_core.interfaces.device import DeviceBackend
-    from vime_core.interfaces.weight_sync import EngineProof
+
+#: deadline of a small control call, seconds
+_CALL = 60.0
 
 
 class EngineGroup:
@@ -20,12 +31,20 @@ class EngineGroup:
     Attributes:
         client_spec: give it to the rollout process; ``client_spec.connect()`` makes the client there.
         canary: token ids of the fixed prompt that proves a sync.
-        workers: vLLM worker processes a rank of which takes part in a collective weight transfer, per engine.
+        workers: vLLM worker processes of each engine; each of them is one rank of a collective weight transfer.
+        seconds: of the last :meth:`apply`, by phase; the slowest engine's.
     """
 
-    client_spec: ClientSpec
-    canary: list[int]
-    workers: list[int]
+    def __init__(
+        self, names: Sequence[str], actors: Sequence[Any], started: Sequence[Mapping[str, Any]], config: Config
+    ) -> None:
+        self.names, self.actors, self.config = list(names), list(actors), config
+        self.urls = [str(info["url"]) for info in started]
+        self.workers = [int(info["workers"]) for info in started]
+        self.router: Router | None = None
+        self.client_spec = ClientSpec("none")
+        self.canary: list[int] = []
+        self.seconds: dict[str, float] = {}
 
     @classmethod
     def start(cls, config: Config, device: DeviceBackend, hf_folder: str, plugins: Any, log_dir: Path) -> EngineGroup:
@@ -38,37 +57,98 @@ class EngineGroup:
         Raises:
             EngineError: one did not come up; the message ends with the last lines of its log. Nothing keeps running.
         """
-        raise NotImplementedError
+        canary = canary_tokens(hf_folder)
+        launch = Launch(config, device, hf_folder, plugins, log_dir, f"vime-{uuid.uuid4().hex[:8]}")
+        names, actors = launch.create()
+        deadline = config.cluster.start_timeout_secs
+        refs = [actor.start.remote(deadline) for actor in actors]
+        group = cls(names, actors, [], config)
+        try:
+            started = gather(names, refs, deadline + 10.0, "start")
+            group = cls(names, actors, started, config)
+            group.router = launch.router(group.urls)
+        except BaseException:
+            group.shutdown()
+            raise
+        group.canary, group.client_spec = canary, launch.client_spec(group.urls, group.router)
+        return group
 
+    # generation control --------------------------------------------------------------------------------------
     def pause_all(self) -> None:
         """No engine takes a step until :meth:`resume_all`; running requests are kept."""
+        self._all("pause")
 
-    def resume_all(self) -> None: ...
+    def resume_all(self) -> None:
+        self._all("resume")
 
+    def abort(self) -> None:
+        """Abort what runs on every engine; each request returns the tokens it has."""
+        self._all("abort")
+
+    def score(self, tokens: Sequence[int]) -> list[list[float]]:
+        """Per engine the log-probs of tokens[1:] given their prefixes, at temperature 1."""
+        return self._all("score", list(tokens))
+
+    def versions(self) -> list[int]:
+        """Weight version that each engine serves."""
+        return self._all("weight_version")
+
+    def health(self) -> None:
+        """Raises EngineError naming what does not answer."""
+        if self.router is not None:
+            self.router.require_alive()
+        self._all("health")
+
+    # weights -------------------------------------------------------------------------------------------------
     def apply(self, manifest: Manifest) -> list[EngineProof]:
-        """Every engine checks and loads the manifest's weights. One that refuses serves what it had.
+        """Every engine checks and loads the manifest's weights, held while it does.
 
         Raises:
             SyncError: some engine did not load; all of them are back at the version they had.
         """
-        raise NotImplementedError
+        former = self.versions()
+        wire, deadline = manifest.to_wire(), self.config.sync.vllm_weight_transfer_timeout_sec
+        offsets = [1 + sum(self.workers[:index]) for index in range(len(self.workers))]
+        refs = [actor.apply.remote(wire, offset) for actor, offset in zip(self.actors, offsets)]
+        results = settle(self.names, refs, deadline, f"update to version {manifest.version}")
+        faults = [str(result) for result in results if isinstance(result, Exception)]
+        if faults:
+            self._back(manifest.version, former, faults)
+            raise SyncError(f"weights version {manifest.version} not committed: {'; '.join(faults)}")
+        applied: list[Applied] = results
+        self.seconds = {key: max(a.seconds[key] for a in applied) for key in applied[0].seconds}
+        return [EngineProof(a.engine, a.version, a.digest, a.names) for a in applied]
 
-    def rollback(self, version: int) -> None:
-        """Engines that loaded ``version`` go back to what they had before."""
+    def rollback(self, version: int, former: Sequence[int]) -> None:
+        """Engines that loaded ``version`` go back to what they had; ``former`` are the versions of then.
 
-    def score(self, tokens: Sequence[int]) -> list[list[float]]:
-        """Per engine the log-probs of tokens[1:] given their prefixes, at temperature 1."""
-        raise NotImplementedError
+        Raises:
+            EngineError: one could not; it has ended itself.
+        """
+        refs = [actor.rollback.remote(version, before) for actor, before in zip(self.actors, former)]
+        gather(self.names, refs, self.config.sync.vllm_weight_transfer_timeout_sec, f"rollback of version {version}")
 
-    def abort(self) -> None:
-        """Abort what runs on every engine; each request returns the tokens it has."""
+    def _back(self, version: int, former: Sequence[int], faults: list[str]) -> None:
+        try:
+            self.rollback(version, former)
+        except EngineError as error:
+            faults.append(f"and going back failed: {error}")
 
-    def versions(self) -> list[int]:
-        """Weight version that each engine serves."""
-        raise NotImplementedError
-
-    def health(self) -> None:
-        """Raises EngineError naming the first engine that does not answer."""
-
+    # the end -------------------------------------------------------------------------------------------------
     def shutdown(self, deadline: float = 20.0) -> None:
         """End all processes, router first. Idempotent."""
+        import ray
+
+        if self.router is not None:
+            self.router.stop()
+            self.router = None
+        actors, self.actors = self.actors, []
+        if not ray.is_initialized():
+            return
+        settle(self.names, [actor.shutdown.remote() for actor in actors], deadline, "shutdown")
+        for actor in actors:
+            ray.kill(actor, no_restart=True)
+
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        refs = [getattr(actor, method).remote(*arguments) for actor in self.actors]
+        return gather(self.names, refs, _CALL, method)

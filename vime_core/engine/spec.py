@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,19 @@ if TYPE_CHECKING:
 #: name under which the weight-transfer engine is registered with vLLM
 TRANSFER_BACKEND = "vime"
 
+#: variable of vLLM's CPU workers: one list of cores a worker, separated by "|"
+_BINDING = "VLLM_CPU_OMP_THREADS_BIND"
+
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """One engine. ``arguments`` are vLLM's engine arguments under vLLM's names, as Python values.
+    """One engine.
 
     Attributes:
         index: position among the run's engines.
         model: Hugging Face folder that the engine loads as version 0.
-        arguments: device's < this module's needs of correctness never overridden < user's ``--vllm-*``.
+        arguments: vLLM's engine arguments under vLLM's names, as Python values: the device's, then the user's
+            ``--vllm-*``, then what the run relies on.
         environment: variables that must stand before vLLM is imported.
         port: 0 lets the engine choose a free one.
     """
@@ -51,6 +55,74 @@ def engine_specs(config: Config, device: DeviceBackend, hf_folder: str) -> list[
     """One spec for each engine that vime starts.
 
     Raises:
-        ConfigError: a ``--vllm-*`` value that would break what the run relies on.
+        ConfigError: a ``--vllm-*`` value contradicts what the run relies on.
     """
-    raise NotImplementedError
+    user = dict(config.vllm)
+    host = str(user.pop("host", "127.0.0.1"))
+    port = int(user.pop("port", 0) or 0)
+    tensor_parallel = config.cluster.rollout_num_gpus_per_engine
+    required = _required(tensor_parallel)
+    _refuse_contradictions(user, required)
+    specs = []
+    for index in range(config.num_engines):
+        chosen = {**_defaults(config, index), **device.engine_arguments(), **user, **required}
+        environment = _environment(device, index, tensor_parallel)
+        specs.append(EngineSpec(index, hf_folder, chosen, environment, host, port + index if port else 0))
+    return specs
+
+
+def _defaults(config: Config, index: int) -> dict[str, Any]:
+    """Values that differ from vLLM's own; ``max_model_len`` None is the model's."""
+    return {
+        "dtype": "bfloat16" if config.megatron.bf16 else "float32",
+        "max_model_len": config.rollout.rollout_max_context_len,
+        "seed": config.data.rollout_seed + index,
+        "disable_log_stats": True,
+    }
+
+
+def _required(tensor_parallel: int) -> dict[str, Any]:
+    """What the log-probs, versions and weights of a run rely on."""
+    return {
+        "tensor_parallel_size": tensor_parallel,
+        "logprobs_mode": "processed_logprobs",
+        "weight_transfer_config": {"backend": TRANSFER_BACKEND},
+        "worker_extension_cls": "vime_core.engine.extension.VimeWorkerExtension",
+    }
+
+
+def _refuse_contradictions(user: Mapping[str, Any], required: Mapping[str, Any]) -> None:
+    faults = [
+        f"--vllm-{key.replace('_', '-')} {user[key]}: vime sets this to {value}; leave it out"
+        for key, value in required.items()
+        if key in user and user[key] != value
+    ]
+    if faults:
+        raise ConfigError(faults)
+
+
+def _environment(device: DeviceBackend, index: int, workers: int) -> dict[str, str]:
+    environment = {"OMP_NUM_THREADS": "1", **device.environment("engine")}
+    if workers > 1 and _BINDING in environment:
+        # several workers that are bound to nothing spin on one another's cores: 20 times slower
+        cores = os.cpu_count() or 1
+        environment[_BINDING] = "|".join(str((index * workers + rank) % cores) for rank in range(workers))
+    return environment
+
+
+def canary_tokens(hf_folder: str, length: int = 16) -> list[int]:
+    """Token ids of a fixed prompt: spread over the vocabulary, the same for every run of a model.
+
+    Raises:
+        ConfigError: the folder has no readable config.json.
+    """
+    path = Path(hf_folder) / "config.json"
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}; --hf-checkpoint must be a Hugging Face model folder") from error
+    size = values.get("vocab_size") or values.get("text_config", {}).get("vocab_size")
+    if not size:
+        raise ConfigError(f"{path}: no vocab_size")
+    # the top of the vocabulary is often padding, so only its lower half
+    return [(3 + position * 7919) % max(int(size) // 2, 1) for position in range(length)]

@@ -1,14 +1,21 @@
-"""The sync transaction that every carrier of weights shares."""
+"""The sync transaction that every carrier of weights shares: publish, check and load, canary, commit or go back."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vime_core.interfaces.weight_sync import Receipt, WeightSync
+from vime_core.errors import SyncError, VimeError
+from vime_core.interfaces.weight_sync import EngineProof, Receipt, WeightSync
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vime_core.config.sections import Config
+    from vime_core.engine.group import EngineGroup
     from vime_core.engine.manifest import Manifest
 
 
@@ -18,24 +25,100 @@ class TrainerHandle(Protocol):
     def publish(self, version: int) -> Manifest:
         """All ranks export; rank 0's ``Publisher.publish`` gives the manifest."""
 
-    def broadcast(self, version: int, world: int) -> None:
-        """Rank 0's ``Publisher.broadcast``; only called for kinds that need it ("gloo"), while engines receive."""
+    def broadcast(self, manifest: Manifest) -> None:
+        """Every rank's ``Publisher.broadcast``, while the engines receive. Only a sync over a network asks for it."""
 
     def score(self, tokens: list[int]) -> Sequence[float]:
         """Log-probs of tokens[1:] given their prefixes, at temperature 1."""
 
 
 class TransactionalSync(WeightSync):
-    """publish -> pause -> check and load -> resume -> canary -> commit, or roll back."""
+    """Each engine checks all bytes before it touches its model, and keeps what it needs to go back.
+
+    An engine labels its tokens with the new version from the moment it has loaded it, since that is what they are
+    sampled with. The run's version moves when :meth:`push` returns: after every digest, every count of names and the
+    canary agreed. Until then, and after an error, all engines can be and are taken back.
+    """
+
+    supports_inflight = True
 
     def __init__(self, config: Config) -> None:
-        raise NotImplementedError
+        self.config = config
+        self.tolerance = canary_tolerance(config)
+        self._trainer: Any = None
+        self._engines: Any = None
 
-    def connect(self, trainer: TrainerHandle, engines: Any) -> None:
-        raise NotImplementedError
+    def connect(self, trainer: TrainerHandle, engines: EngineGroup) -> None:
+        self._trainer, self._engines = trainer, engines
 
     def push(self, version: int) -> Receipt:
-        raise NotImplementedError
+        if self._trainer is None:
+            raise SyncError("push before connect")
+        started, phases = time.perf_counter(), dict[str, float]()
+        with _timed(phases, "publish"):
+            manifest = self._trainer.publish(version)
+        former = self._engines.versions()
+        with _timed(phases, "transfer"):
+            proofs = self._carry(manifest)
+        phases.update(self._engines.seconds)
+        try:
+            self._require_equal(manifest, proofs)
+            with _timed(phases, "canary"):
+                proofs = self._with_canary(proofs)
+            self._require_close(proofs)
+        except VimeError as error:
+            self._engines.rollback(version, former)
+            raise SyncError(
+                f"weights version {version} not committed, engines are back at {former}: {error}"
+            ) from error
+        seconds = time.perf_counter() - started
+        return Receipt(version, manifest.digest, manifest.names, manifest.nbytes, seconds, tuple(proofs), phases)
 
     def close(self) -> None:
-        raise NotImplementedError
+        self._trainer = self._engines = None
+
+    def _carry(self, manifest: Manifest) -> list[EngineProof]:
+        """Get the bytes to every engine and into its model. Raises SyncError with all engines at their old version."""
+        return self._engines.apply(manifest)
+
+    def _require_equal(self, manifest: Manifest, proofs: Sequence[EngineProof]) -> None:
+        want = (manifest.version, manifest.digest, manifest.names)
+        for proof in proofs:
+            have = (proof.version, proof.digest, proof.names)
+            if have != want:
+                raise SyncError(f"{proof.engine} has (version, digest, names) {have}, the trainer sent {want}")
+
+    def _with_canary(self, proofs: Sequence[EngineProof]) -> list[EngineProof]:
+        tokens = self._engines.canary
+        mine = list(self._trainer.score(tokens))
+        scores = self._engines.score(tokens)
+        return [replace(p, canary_gap=_gap(p.engine, mine, theirs)) for p, theirs in zip(proofs, scores, strict=True)]
+
+    def _require_close(self, proofs: Sequence[EngineProof]) -> None:
+        for proof in proofs:
+            if proof.canary_gap is None or not proof.canary_gap <= self.tolerance:
+                raise SyncError(
+                    f"{proof.engine}: canary log-probs are {proof.canary_gap} from the trainer's, more than "
+                    f"{self.tolerance} (--sync-canary-tolerance): the same bytes mean another model there"
+                )
+
+
+def canary_tolerance(config: Config) -> float:
+    """The configured one, or what rounding of the type allows."""
+    if config.sync.sync_canary_tolerance is not None:
+        return config.sync.sync_canary_tolerance
+    return 0.1 if config.megatron.bf16 else 1e-4
+
+
+def _gap(engine: str, mine: Sequence[float], theirs: Sequence[float]) -> float:
+    if len(mine) != len(theirs) or not mine:
+        raise SyncError(f"{engine}: {len(theirs)} canary log-probs, the trainer has {len(mine)}")
+    gaps = [abs(a - b) for a, b in zip(mine, theirs)]
+    return max(gaps) if all(gap == gap for gap in gaps) else float("inf")
+
+
+@contextmanager
+def _timed(phases: dict[str, float], name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    phases[name] = time.perf_counter() - started

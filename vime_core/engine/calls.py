@@ -1,0 +1,49 @@
+"""Calls to several engines at once: every wait has a deadline and says which engine it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from vime_core.errors import EngineError, VimeError
+
+
+def gather(names: Sequence[str], refs: Sequence[Any], deadline: float, what: str) -> list[Any]:
+    """The answers in order.
+
+    Raises:
+        EngineError, SyncError: the first error, as the engine raised it.
+    """
+    results = settle(names, refs, deadline, what)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def settle(names: Sequence[str], refs: Sequence[Any], deadline: float, what: str) -> list[Any]:
+    """The answer or the error of each call, in order. All have ``deadline`` seconds together."""
+    end = time.monotonic() + deadline
+    return [_answer(name, ref, max(end - time.monotonic(), 0.01), deadline, what) for name, ref in zip(names, refs)]
+
+
+def _answer(name: str, ref: Any, left: float, deadline: float, what: str) -> Any:
+    import ray
+
+    try:
+        return ray.get(ref, timeout=left)
+    except ray.exceptions.GetTimeoutError:
+        return EngineError(f"{name}: {what}: no answer in {deadline:.0f} s")
+    except ray.exceptions.RayTaskError as error:
+        return _as_raised(name, error, what)
+    except ray.exceptions.RayError as error:
+        return EngineError(f"{name}: {what}: its process is gone: {error}")
+
+
+def _as_raised(name: str, error: Any, what: str) -> Exception:
+    """The engine's own error without Ray's wrapping; a defect keeps its traceback in the message."""
+    cause = error.cause
+    if isinstance(cause, VimeError):
+        return type(cause)(*cause.args)
+    return EngineError(f"{name}: {what}: {type(cause).__name__}: {cause}\n{error}")

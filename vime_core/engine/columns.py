@@ -1,0 +1,98 @@
+"""Replies as columns: one object a call instead of thousands, which is what a Ray call costs by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vime_core.errors import EngineError
+from vime_core.interfaces.rollout import GenerateReply
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+FINISHES = ("stop", "length", "abort")
+
+
+@dataclass(frozen=True)
+class ReplyColumns:
+    """n replies. ``tokens``, ``logprobs`` and ``versions`` [T] are end to end, reply i has ``lengths[i]`` of them.
+    ``errors`` are (request id, message) of those that got none."""
+
+    ids: list[str]
+    lengths: npt.NDArray[np.int32]
+    tokens: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+    versions: npt.NDArray[np.int32]
+    finishes: npt.NDArray[np.int8]
+    cached: npt.NDArray[np.int32]
+    errors: list[tuple[str, str]] = field(default_factory=list)
+
+    @classmethod
+    def pack(cls, replies: Sequence[GenerateReply], errors: Sequence[tuple[str, str]] = ()) -> ReplyColumns:
+        def flat(name: str, dtype: Any) -> Any:
+            return np.array([x for r in replies for x in getattr(r, name)], dtype=dtype)
+
+        return cls(
+            ids=[r.id for r in replies],
+            lengths=np.array([len(r.tokens) for r in replies], np.int32),
+            tokens=flat("tokens", np.int32),
+            logprobs=flat("logprobs", np.float32),
+            versions=flat("versions", np.int32),
+            finishes=np.array([FINISHES.index(r.finish) for r in replies], np.int8),
+            cached=np.array([r.cached_tokens for r in replies], np.int32),
+            errors=list(errors),
+        )
+
+    def unpack(self) -> list[GenerateReply]:
+        tokens, logprobs, versions = self.tokens.tolist(), self.logprobs.tolist(), self.versions.tolist()
+        replies, start = [], 0
+        for i, length in enumerate(self.lengths.tolist()):
+            part = slice(start, start + length)
+            finish = FINISHES[int(self.finishes[i])]
+            replies.append(
+                GenerateReply(self.ids[i], tokens[part], logprobs[part], versions[part], finish, int(self.cached[i]))
+            )
+            start += length
+        return replies
+
+
+def checked_reply(
+    id: str, tokens: Any, logprobs: Any, spans: Any, finish: str | None, cached: int | None
+) -> GenerateReply:
+    """A reply from what an engine said.
+
+    Args:
+        spans: (version, start, end) over the tokens.
+
+    Raises:
+        EngineError: something a trainer would have to invent is missing.
+    """
+    if tokens is None or logprobs is None or (spans is None and len(tokens)):
+        parts = {"token ids": tokens, "log-probs": logprobs, "weight versions": spans}
+        absent = [name for name, value in parts.items() if value is None]
+        raise EngineError(f"request {id}: the engine's reply has no {' and no '.join(absent)}")
+    if finish not in FINISHES:
+        raise EngineError(f"request {id}: the engine ended it with {finish!r}, not with one of {', '.join(FINISHES)}")
+    versions: list[int] = []
+    for version, start, end in spans or ():
+        if start != len(versions):
+            raise EngineError(f"request {id}: weight versions jump from token {len(versions)} to {start}")
+        versions += [_number(version, id)] * (end - start)
+    if not len(tokens) == len(logprobs) == len(versions):
+        counts = f"{len(tokens)} tokens, {len(logprobs)} log-probs, {len(versions)} weight versions"
+        raise EngineError(f"request {id}: the engine's reply has {counts}")
+    return GenerateReply(id, list(tokens), list(logprobs), versions, finish, cached or 0)
+
+
+def _number(version: str, id: str) -> int:
+    try:
+        return int(version)
+    except ValueError:
+        raise EngineError(
+            f"request {id}: weight version {version!r} is not a number; was this engine started or updated by another "
+            "program?"
+        ) from None

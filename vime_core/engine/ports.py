@@ -1,0 +1,43 @@
+"""Ports for servers of ours."""
+
+from __future__ import annotations
+
+import socket
+
+
+class ReservedPort:
+    """A free port that nobody else gets while the object lives.
+
+    vLLM binds with SO_REUSEPORT, so two servers on one port would start without an error and share its requests. A
+    socket that is bound the same way, but never listens, keeps the port from everybody who does not know it.
+    """
+
+    def __init__(self, host: str, port: int = 0) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "SO_REUSEPORT"):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._socket.bind((host, port))
+        self.number: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        self._socket.close()
+
+
+def free_port(host: str) -> int:
+    """A port that is free now, for a server that shares none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def answers(url: str, timeout: float = 1.0) -> bool:
+    """A GET of ``url`` gives 200."""
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as response:
+            return response.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
