@@ -107,19 +107,23 @@ class CallPool:
                 left = self._deadline if run.began is None else run.began + self._deadline - time.monotonic()
                 await asyncio.wait([run.finished], timeout=max(0.001, left))
                 if not run.finished.done() and run.began is not None and run.give_up(self._deadline):
-                    self._threads -= 1
+                    self._hire()
                     return [*run.results, TimeoutError(f"no result in {self._deadline:g} s")]
             return run.results
         except asyncio.CancelledError:
             if run.give_up(0.0):
-                self._threads -= 1
+                self._hire()
             raise
 
     def _start(self, run: _Run) -> None:
         self._runs.put(run)
         if self._threads < self._workers:
             self._threads += 1
-            threading.Thread(target=self._work, name="vime-reward", daemon=True).start()
+            self._hire()
+
+    def _hire(self) -> None:
+        """A thread for the pool: a new one, or instead of one that was given up (others may wait for it)."""
+        threading.Thread(target=self._work, name="vime-reward", daemon=True).start()
 
     def _work(self) -> None:
         while (run := self._runs.get()) is not None:

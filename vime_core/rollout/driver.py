@@ -27,6 +27,8 @@ Filter = Callable[[Group], "bool | tuple[bool, str]"]
 
 #: seconds for an abort to be accepted, and then for what it ended to come home
 _ABORT_SECS = 10.0
+#: dropped groups of a step that get a line of their own; the counts and the error name the rest
+_SHOWN = 3
 _log = logging.getLogger("vime.rollout")
 
 
@@ -104,6 +106,7 @@ class RolloutDriver:
             EngineError: too many groups failed.
         """
         result = Collected(step)
+        self._landed = asyncio.Queue()  # of this event loop
         self._gate.open()
         try:
             while len(result.groups) < n_groups:
@@ -204,7 +207,7 @@ class RolloutDriver:
 
     def _drop(self, result: Collected, group: Group, outcome: Outcome, reason: str) -> None:
         result.dropped.append(Dropped(group, outcome, reason))
-        if outcome is not Outcome.FILTERED:
+        if outcome is not Outcome.FILTERED and result.reasons(Outcome.FAILED, Outcome.UNSCORED).total() <= _SHOWN:
             _log.warning("group %d dropped (%s): %s", group.id, outcome.value, reason)
         self._end(group, outcome, reason)
 

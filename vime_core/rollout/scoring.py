@@ -41,7 +41,8 @@ class Scorer:
         self._file = _file_of(self._function)
         self._is_async = _is_async(self._function)
         self._pool = CallPool(concurrency, timeout)
-        self._turns = asyncio.Semaphore(concurrency)
+        self._concurrency = concurrency
+        self._turns: tuple[Any, asyncio.Semaphore] = (None, asyncio.Semaphore(concurrency))
 
     @classmethod
     def of(cls, config: Config, reward: Any, name: str) -> Scorer:
@@ -78,13 +79,20 @@ class Scorer:
         return answers
 
     async def _awaited(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        async with self._turns:
+        async with self._turn():
             try:
                 return await asyncio.wait_for(function(argument), self._timeout)
             except TimeoutError as error:
                 return error if error.args else TimeoutError(f"no result in {self._timeout:g} s")
             except Exception as error:
                 return error
+
+    def _turn(self) -> asyncio.Semaphore:
+        """The semaphore of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if self._turns[0] is not loop:
+            self._turns = (loop, asyncio.Semaphore(self._concurrency))
+        return self._turns[1]
 
     def _judge(self, answer: Any) -> Verdict:
         if isinstance(answer, TimeoutError) and str(answer).startswith("no result in"):

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from vime_core.data.buffer import DataBuffer
+from vime_core.data.dataset import PromptDataset
+from vime_core.data.ledger import Ledger, Outcome
+from vime_core.data.limits import LengthLimits
+from vime_core.data.sample import Sample, Status
+from vime_core.errors import EngineError, RewardError
+from vime_core.interfaces.reward import Unscored
+from vime_core.interfaces.rollout import GenerateRequest, RolloutGenerator
+from vime_core.rollout.context import RolloutContext
+from vime_core.rollout.driver import Bounds, RolloutDriver
+from vime_core.rollout.filters import check_reward_nonzero_std
+from vime_core.rollout.gate import Gate
+from vime_core.rollout.generate import Generate
+from vime_core.rollout.play import Player
+from vime_core.rollout.sampling import train_params
+from vime_core.rollout.scoring import Scorer
+
+
+class Bench:
+    """A driver with all its real parts on a scripted client."""
+
+    def __init__(self, config, tokenizer, client, reward=lambda s: 1.0, keep=None, generator=None, stall=60.0, n=2):
+        self.config, self.client, self.keep, self.stall = config, client, keep, stall
+        self.tokenizer, self.reward = tokenizer, reward
+        context = RolloutContext(config, tokenizer, LengthLimits.of(config))
+        self.generator = generator or Generate(context)
+        rollout = config.rollout
+        self.dataset = PromptDataset.open(config, tokenizer)
+        self.buffer = DataBuffer(self.dataset, 1, False, rollout.n_samples_per_prompt)
+        self.ledger = Ledger()
+        self.gate = Gate(client)
+        scorer = Scorer(reward, "mine", group=False, key=None, timeout=5.0, concurrency=4)
+        player = Player(self.generator, self.gate, train_params(config), scorer, rollout.generate_timeout_secs)
+        base = Bounds.of(config)
+        bounds = Bounds(base.in_flight, base.filter_rounds, base.failure_ratio, stall)
+        self.driver = RolloutDriver(self.buffer, self.ledger, player, self.gate, bounds, keep)
+
+    def collect(self, n=4, step=0):
+        async def run():
+            try:
+                return await self.driver.collect(step, n)
+            finally:
+                assert len(asyncio.all_tasks()) == 1, "tasks are left running"
+                assert self.client.running == self.gate.in_flight == 0
+
+        return asyncio.run(run())
+
+
+@pytest.fixture
+def bench(config, tokenizer):
+    def make(client, rows=8, reward=lambda s: 1.0, keep=None, generator=None, stall=60.0, **rollout):
+        return Bench(config(rows, **rollout), tokenizer, client, reward, keep, generator, stall)
+
+    return make
+
+
+def prompt_of(bench, request: GenerateRequest) -> str:
+    return bench.tokenizer.decode(request.tokens)
+
+
+def test_exactly_the_groups_of_a_step_in_order(bench, client):
+    made = bench(client("12"))
+    for step in range(4):
+        collected = made.collect(4, step)
+        assert [g.id for g in collected.groups] == list(range(4 * step, 4 * step + 4))
+    assert made.ledger.metrics()["rollout/ledger/trained"] == 16
+    assert len(made.client.calls) == 16
+    assert made.client.aborts == 0
+
+
+def test_a_dropped_group_makes_room_for_exactly_one(bench, client):
+    dropped = []
+
+    def keep(group):
+        if group.id == 2:
+            dropped.append(group.id)
+            return False, "two"
+        return True, ""
+
+    made = bench(client("12"), keep=keep)
+    collected = made.collect(4)
+    assert [g.id for g in collected.groups] == [0, 1, 3, 4]
+    assert (dropped, len(made.client.calls)) == ([2], 5)
+    assert collected.reasons(Outcome.FILTERED) == {"two": 1}
+    assert made.client.most <= 4
+
+
+def test_filter_may_answer_plainly(bench, client):
+    collected = bench(client("12"), keep=lambda g: g.id % 2 == 0).collect(2)
+    assert [g.id for g in collected.groups] == [0, 2]
+
+
+def test_everything_filtered_ends_with_counts(bench, client):
+    made = bench(client("12"), keep=check_reward_nonzero_std, max_filter_rounds=3)
+    with pytest.raises(RewardError, match=r"1\d groups were sampled, 3 times the batch of 4, and 0 kept \(1\d filt"):
+        made.collect(4)
+    assert made.ledger.count(Outcome.FILTERED) >= 12
+    made.ledger.check()
+
+
+def test_over_sampling_aborts_and_requeues_what_is_left(bench, client, tokenizer):
+    engine = client(lambda request, call: 30.0 if call in (1, 4) else "12")
+    made = bench(engine, over_sampling_batch_size=6)
+    first = made.collect(4)
+    assert [g.id for g in first.groups] == [0, 2, 3, 5]
+    assert (first.aborted, first.surplus, engine.aborts) == (2, 0, 1)
+    assert made.ledger.metrics()["rollout/ledger/waiting"] == 2
+    second = made.collect(4, 1)
+    assert [g.id for g in second.groups][:2] == [1, 4]
+    rollouts = [s.rollout for c in (first, second) for g in c.groups for s in g.samples]
+    assert len(rollouts) == len(set(rollouts)) == 16
+
+
+def test_finished_surplus_comes_first_in_the_next_step_and_is_not_generated_again(bench, client):
+    made = bench(client("12"), over_sampling_batch_size=7)
+    first = made.collect(4)
+    assert first.surplus + first.aborted == 3
+    before = len(made.client.calls)
+    second = made.collect(4, 1)
+    assert [g.id for g in second.groups] == [4, 5, 6, 7]
+    again = {id.rsplit("-", 1)[1] for request in made.client.calls[before:] for id in request.ids}
+    kept = {str(s.rollout) for g in second.groups[: first.surplus] for s in g.samples}
+    assert first.surplus > 0
+    assert not again & kept
+    assert made.ledger.count(Outcome.TRAINED) == 8
+
+
+def test_count_in_is_count_out_over_many_steps(bench, client):
+    engine = client(lambda r, call: 30.0 if call % 7 == 6 else ("12", EngineError("gone"))[call % 5 == 4])
+    made = bench(engine, rows=16, over_sampling_batch_size=6, keep=lambda g: (g.id % 9 != 8, "nine"))
+    trained = [g.id for step in range(12) for g in made.collect(4, step).groups]
+    assert len(trained) == len(set(trained)) == 48
+    figures = made.ledger.metrics()
+    assert sum(figures.values()) == made.buffer.state_dict()["next"][1]
+    state = made.buffer.state_dict()
+    assert figures["rollout/ledger/waiting"] == len(state["queue"])
+    assert state["in_flight"] == []
+
+
+def test_a_failing_group_is_tried_again_and_equals_a_fresh_one(bench, client):
+    engine = client(lambda request, call: EngineError("connection reset") if call == 1 else "12")
+    collected = bench(engine).collect(4)
+    assert [g.id for g in collected.groups] == [0, 1, 2, 3]
+    assert collected.retried == 1
+    assert {len(s.response_tokens) for g in collected.groups for s in g.samples} == {3}
+    assert len({id for request in engine.calls for id in request.ids}) == 10
+
+
+def test_a_group_that_fails_twice_is_counted_and_replaced(bench, client):
+    engine = client("12")
+    made = bench(engine)
+    engine.script = lambda request, call: EngineError("poison") if prompt_of(made, request) == "01+01=" else "12"
+    collected = made.collect(4)
+    assert [g.id for g in collected.groups] == [0, 2, 3, 4]
+    (drop,) = collected.dropped
+    assert (drop.outcome, drop.group.id) == (Outcome.FAILED, 1)
+    assert drop.reason.startswith("EngineError at ")
+    assert drop.reason.endswith("poison")
+
+
+def test_a_dead_engine_ends_the_step_with_its_reasons_and_loses_nothing(bench, client):
+    made = bench(client(lambda request, call: EngineError("engine 0 is gone")))
+    with pytest.raises(EngineError, match=r"step 0: 4 of 4 groups came to nothing \(4 failed.*engine 0 is gone"):
+        made.collect(4)
+    made.ledger.check()
+    assert made.buffer.state_dict()["queue"] == []
+
+
+def test_half_done_step_gives_back_what_it_had(bench, client):
+    made = bench(client("12"), reward=lambda s: 1.0 if s.group == 0 else None)
+    with pytest.raises(RewardError):
+        made.collect(4)
+    assert made.ledger.count(Outcome.UNSCORED) >= 3
+    assert made.buffer.state_dict()["queue"][0]["group"] == 0
+    assert made.buffer.state_dict()["in_flight"] == []
+    made.ledger.check()
+
+
+def test_reward_that_always_raises_ends_the_run_at_once_with_reasons(bench, client):
+    def reward(sample):
+        raise KeyError("answer")
+
+    made = bench(client("12"), reward=reward)
+    with pytest.raises(
+        RewardError, match=r"(\d) of \1 groups came to nothing \(0 failed, \1 unscored.*KeyError at .*'answer'"
+    ):
+        made.collect(4)
+    assert len(made.client.calls) <= 8
+
+
+def test_one_unscored_sample_drops_its_group_only(bench, client):
+    made = bench(client("12"), reward=lambda s: Unscored("no verdict") if s.rollout == 3 else 1.0)
+    collected = made.collect(4)
+    assert [g.id for g in collected.groups] == [0, 2, 3, 4]
+    assert collected.reasons(Outcome.UNSCORED) == {"no verdict": 1}
+
+
+def test_generation_past_its_deadline_fails_the_group_not_the_run(bench, client):
+    engine = client(lambda request, call: 30.0 if call == 0 else "12")
+    collected = bench(engine, generate_timeout_secs=0.2).collect(4)
+    assert [g.id for g in collected.groups] == [1, 2, 3, 4]
+    (reason,) = collected.reasons(Outcome.FAILED)
+    assert "generation of group 0 took more than 0.2 s (--generate-timeout-secs)" in reason
+
+
+def test_stall_report_names_what_is_awaited(bench, client, caplog):
+    engine = client(lambda request, call: 0.6 if call == 0 else "12")
+    with caplog.at_level(logging.WARNING, "vime.rollout"):
+        bench(engine, stall=0.2).collect(4)
+    text = next(r.getMessage() for r in caplog.records if "no group finished" in r.getMessage())
+    assert (
+        "waiting for 1 groups in generation (1 requests at the engines); oldest: group 0 in generation for 0 s" in text
+    )
+
+
+def test_abort_at_a_dead_engine_is_survived(bench, client):
+    engine = client(lambda request, call: 3.0 if call == 5 else "12", dead=True)
+    made = bench(engine, over_sampling_batch_size=6)
+    collected = made.collect(4)
+    assert len(collected.groups) == 4
+    assert made.ledger.metrics()["rollout/ledger/in_flight"] == 0
+
+
+def test_groups_aborted_by_others_are_handed_out_again(bench, client):
+    class Pausing(Generate):
+        aborted = 0
+
+        async def generate(self, samples, client, params):
+            done = await super().generate(samples, client, params)
+            if samples[0].group == 1 and not self.aborted:
+                self.aborted = 1
+                done[0].status = Status.ABORTED
+            return done
+
+    made = bench(client("12"))
+    made = bench(client("12"), generator=Pausing(RolloutContext(made.config, made.tokenizer, LengthLimits())))
+    collected = made.collect(4)
+    assert [g.id for g in collected.groups] == [0, 1, 2, 3]
+    assert collected.aborted == 1
+
+
+def test_cancelling_a_step_leaves_nothing_running_and_loses_nothing(bench, client):
+    made = bench(client(lambda request, call: 30.0 if call > 1 else "12"))
+
+    async def run():
+        task = asyncio.create_task(made.driver.collect(0, 4))
+        while len(made.client.calls) < 4:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(run())
+    assert sorted(e["group"] for e in made.buffer.state_dict()["queue"]) == [0, 1, 2, 3]
+    made.ledger.check()
+
+
+class Custom(RolloutGenerator):
+    def __init__(self, act):
+        self.act = act
+
+    async def generate(self, samples, client, params):
+        return self.act(list(samples))
+
+
+def finished(sample, **changes):
+    made = Sample(sample.prompt_id, sample.group, sample.rollout, sample.index, sample.prompt, sample.prompt_tokens)
+    made.append_model([5], [-1.0], [0])
+    made.status = Status.COMPLETED
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_a_try_may_fan_out_into_samples_with_its_id(bench, client):
+    made = bench(client(), generator=Custom(lambda ss: [finished(s) for s in ss for _ in range(3)]))
+    collected = made.collect(4)
+    assert [len(g.samples) for g in collected.groups] == [6, 6, 6, 6]
+    assert len({s.rollout for g in collected.groups for s in g.samples}) == 8
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (lambda ss: [finished(s, rollout=0) for s in ss], "other rollouts: "),
+        (lambda ss: [finished(s, group=99) for s in ss], "samples of other groups: "),
+        (lambda ss: [finished(ss[0])], "other rollouts: "),
+        (lambda ss: [], "other rollouts: "),
+        (lambda ss: ss, "pending: "),
+        (lambda ss: [finished(s, status=Status.FAILED, error="tool down") for s in ss], "failed: .*tool down"),
+        (lambda ss: [finished(s, loss_mask=[1, 1]) for s in ss], "lengths: "),
+        (lambda ss: 1 / 0, "ZeroDivisionError at .*test_driver.py"),
+    ],
+)
+def test_generators_that_break_the_contract_fail_their_groups(bench, client, act, reason):
+    with pytest.raises(EngineError, match=reason):
+        bench(client(), generator=Custom(act)).collect(4, step=1)
+
+
+def test_a_generator_that_cancels_itself_fails_its_group(bench, client):
+    def act(samples):
+        raise asyncio.CancelledError
+
+    with pytest.raises(EngineError, match="cancelled its own task"):
+        bench(client(), generator=Custom(act)).collect(4)
+
+
+def test_a_raising_filter_is_counted_with_its_place(bench, client):
+    def keep(group):
+        return group.nothing
+
+    with pytest.raises(EngineError, match=r"filter raised AttributeError: AttributeError at .*test_driver\.py:\d+"):
+        bench(client("12"), keep=keep).collect(4)
+
+
+def test_no_request_passes_a_shut_gate(client, tokenizer):
+    from vime_core.interfaces.rollout import SamplingParams
+
+    async def run():
+        engine = client("12")
+        gate = Gate(engine)
+        await gate.abort()
+        replies = await gate.generate(GenerateRequest(("a", "b"), [5], SamplingParams(3)))
+        assert [(r.id, r.tokens, r.finish) for r in replies] == [("a", [], "abort"), ("b", [], "abort")]
+        assert (engine.calls, engine.aborts) == ([], 0)
+        gate.open()
+        assert len(await gate.generate(GenerateRequest(("a",), [5], SamplingParams(3)))) == 1
+
+    asyncio.run(run())
+
+
+def test_state_after_a_step_is_json_and_resumes(bench, client):
+    made = bench(client("12"), over_sampling_batch_size=6)
+    made.collect(4)
+    text = json.dumps([made.buffer.state_dict(), made.ledger.state_dict()], allow_nan=False)
+    expected = [g.id for g in made.collect(4, 1).groups]
+    other = bench(client("12"), over_sampling_batch_size=6)
+    buffer, ledger = json.loads(text)
+    other.buffer.load_state_dict(buffer)
+    other.ledger.load_state_dict(ledger)
+    assert [g.id for g in other.collect(4, 1).groups] == expected
