@@ -8,35 +8,71 @@ from __future__ import annotations
 
 import datetime
 import socket
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
 
-class GlooLink:
-    """Rank 0 sends, the others receive. All of them have to join within ``timeout`` seconds."""
+class MeetingPoint:
+    """Where the members of a group find one another: a port kept from the start, and served once it is needed."""
 
-    def __init__(self, host: str, port: int, name: str, rank: int, world: int, timeout: float) -> None:
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.bind((host, 0))
+        self.port: int = self._socket.getsockname()[1]
+        self._store: Any = None
+
+    def open(self) -> None:
+        """Listen, on ``host`` alone. Idempotent."""
         import torch.distributed as dist
 
-        limit = datetime.timedelta(seconds=timeout)
-        store = dist.TCPStore(host, port, world_size=None, is_master=False, timeout=limit, wait_for_workers=False)
+        if self._store is None:
+            self._store = dist.TCPStore(
+                self.host,
+                self.port,
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=self._socket.detach(),
+            )
+
+    def close(self) -> None:
+        self._store = None
+        self._socket.close()
+
+
+class GlooLink:
+    """Rank 0 sends, the others receive.
+
+    Args:
+        source: of the manifest: ``host`` and ``port`` of the meeting point, name of the ``group``, its size ``world``,
+            ``bucket`` bytes a message, ``timeout`` seconds for everybody to join and for each message.
+    """
+
+    def __init__(self, source: Mapping[str, Any], rank: int) -> None:
+        import torch.distributed as dist
+
+        host, port = source["host"], source["port"]
+        self._bucket: int = source["bucket"]
+        limit = datetime.timedelta(seconds=source["timeout"])
+        store = dist.TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()
-        # the interface that reaches the store; by default gloo asks what the host name resolves to
+        # the interface that reaches the meeting point; by default gloo asks what the host name resolves to
         options._devices = [gloo.create_device(hostname=address_towards(host, port))]
         options._timeout = limit
-        self._group: Any = gloo(dist.PrefixStore(name, store), rank, world, options)
+        self._group: Any = gloo(dist.PrefixStore(source["group"], store), rank, source["world"], options)
 
-    def broadcast(self, flat: torch.Tensor, bucket: int) -> None:
-        """[n] uint8 from rank 0 into everybody's ``flat``, ``bucket`` bytes at a time."""
+    def broadcast(self, flat: torch.Tensor) -> None:
+        """[n] uint8 from rank 0 into everybody's ``flat``, a bucket at a time."""
         import torch.distributed as dist
 
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
-        for start in range(0, flat.numel(), bucket):
-            self._group.broadcast([flat[start : start + bucket]], options).wait()
+        for start in range(0, flat.numel(), self._bucket):
+            self._group.broadcast([flat[start : start + self._bucket]], options).wait()
 
 
 def address_towards(host: str, port: int) -> str:

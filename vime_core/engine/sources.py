@@ -41,9 +41,7 @@ class ReceivedBytes:
             from vime_core.engine.gloo_link import GlooLink
 
             flat = torch.empty(manifest.size, dtype=torch.uint8)
-            s = manifest.source
-            link = GlooLink(s["host"], s["port"], s["group"], rank, s["world"], s["timeout"])
-            link.broadcast(flat, s["bucket"])
+            GlooLink(manifest.source, rank).broadcast(flat)
             return cls(manifest, flat)
         raise ValueError(f"weights of kind {manifest.kind!r}: this engine takes shared_memory and gloo")
 

@@ -6,7 +6,6 @@ engine goes back to after a failed update is still there.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import torch
 import xxhash
 
 from vime_core.engine.byte_store import CHUNK, ByteStore, map_bytes
+from vime_core.engine.gloo_link import GlooLink, MeetingPoint
 from vime_core.engine.manifest import Manifest, TensorEntry, aligned
 from vime_core.errors import ConfigError, SyncError
 
@@ -28,35 +28,45 @@ KIND = "shared_memory"
 
 
 class Publisher:
-    """Held by every trainer rank for the whole run. Rank 0 writes; the others only take part in making the tensors.
+    """Held by trainer rank 0 for the whole run; the other ranks only take part in making ``named_tensors``.
 
     Args:
         bucket: bytes of one message of a broadcast.
+        timeout: deadline of a broadcast, seconds.
+        host: this machine's address as the engines see it.
         corrupt: number of the sync (from 1) whose written bytes get a fault after their digest was taken; 0 is none.
-        writes: False on the ranks that do not write.
     """
 
-    def __init__(self, bucket: int, corrupt: int = 0, writes: bool = True) -> None:
-        self.bucket, self.corrupt, self.writes = bucket, corrupt, writes
+    def __init__(self, bucket: int, timeout: float, host: str = "127.0.0.1", corrupt: int = 0) -> None:
+        self.bucket, self.timeout, self.corrupt = bucket, timeout, corrupt
         self._stores: dict[int, ByteStore] = {}  # buffer number -> buffer
         self._latest: Manifest | None = None
         self._turn = 0
         self._count = 0
+        self._meeting = MeetingPoint(host)
 
     @classmethod
-    def of(cls, config: Config, rank: int) -> Publisher:
-        """The publisher of one trainer rank. Cheap; nothing is allocated before the first publish."""
-        return cls(config.sync.update_weight_buffer_size, fault_sync(config.sync.sync_fault), writes=rank == 0)
+    def create(cls, config: Config, name: str = "") -> Publisher:
+        """The publisher of a run, whatever weight sync ``name`` carries its bytes. Cheap: no memory before the first
+        publish, no server before the first broadcast.
 
-    def publish(self, named_tensors: NamedTensors, version: int) -> Manifest | None:
-        """Copy the tensors (consumed one at a time, from any device) and describe them; None on other ranks.
-
-        Publishing the latest version again replaces it; a new one goes to the other buffer.
+        Raises:
+            ConfigError: ``--sync-fault`` is not one.
         """
-        if not self.writes:
-            for _ in named_tensors:
-                pass
-            return None
+        sync = config.sync
+        host = own_address(config)
+        return cls(
+            sync.update_weight_buffer_size,
+            sync.vllm_weight_transfer_timeout_sec,
+            host,
+            fault_sync(sync.sync_fault),
+        )
+
+    def publish(self, named_tensors: NamedTensors, version: int) -> Manifest:
+        """Copy the tensors (consumed one at a time, from any device) and describe them.
+
+        Publishing the latest version again replaces it; another version goes to the other buffer.
+        """
         if self._latest is not None and self._latest.version != version:
             self._turn = 1 - self._turn
         store = self._stores.get(self._turn) or self._stores.setdefault(self._turn, ByteStore(f"vime-{self._turn}"))
@@ -65,33 +75,45 @@ class Publisher:
         self._count += 1
         if self._count == self.corrupt:
             store.flip(entries[len(entries) // 2].offset)
-        self._latest = Manifest(version, KIND, digest, size, entries, {"path": store.path, "pid": os.getpid()})
+        source = {
+            "path": store.path,
+            "host": self._meeting.host,
+            "port": self._meeting.port,
+            "group": f"{version}-{self._count}-{digest}",
+            "bucket": self.bucket,
+            "timeout": self.timeout,
+        }
+        self._latest = Manifest(version, KIND, digest, size, entries, source)
         return self._latest
 
-    def broadcast(self, manifest: Manifest) -> None:
-        """Send the bytes of the latest publish to the engines' workers, as ``manifest.source`` says: ``host`` and
-        ``port`` of the meeting point, ``group``, ``world``, ``bucket`` and ``timeout``. Nothing on other ranks.
+    def broadcast(self, version: int, world: int) -> None:
+        """Send the published bytes to ``world - 1`` engine workers, which join the group that the manifest names.
 
         Raises:
-            SyncError: another version was published meanwhile.
+            SyncError: ``version`` is not the latest published one.
         """
-        if not self.writes:
-            return
-        if self._latest is None or self._latest.digest != manifest.digest:
-            raise SyncError(
-                f"weights version {manifest.version} cannot be broadcast: they are not the latest published"
-            )
-        from vime_core.engine.gloo_link import GlooLink
-
-        s = manifest.source
-        flat = map_bytes(self._stores[self._turn].path, manifest.size)
-        GlooLink(s["host"], s["port"], s["group"], 0, s["world"], s["timeout"]).broadcast(flat, s["bucket"])
+        manifest = self._latest
+        if manifest is None or manifest.version != version:
+            raise SyncError(f"weights version {version} cannot be broadcast: it is not the latest published")
+        self._meeting.open()
+        flat = map_bytes(manifest.source["path"], manifest.size)
+        GlooLink(manifest.with_source(world=world).source, 0).broadcast(flat)
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""
+        self._meeting.close()
         for store in self._stores.values():
             store.close()
         self._stores.clear()
+
+
+def own_address(config: Config) -> str:
+    """Loopback on one machine; on a cluster that the user pointed at, the address the other nodes see."""
+    if not config.cluster.ray_address:
+        return "127.0.0.1"
+    import ray
+
+    return ray.util.get_node_ip_address()
 
 
 def fault_sync(fault: str | None) -> int:

@@ -25,8 +25,8 @@ class TrainerHandle(Protocol):
     def publish(self, version: int) -> Manifest:
         """All ranks export; rank 0's ``Publisher.publish`` gives the manifest."""
 
-    def broadcast(self, manifest: Manifest) -> None:
-        """Every rank's ``Publisher.broadcast``, while the engines receive. Only a sync over a network asks for it."""
+    def broadcast(self, version: int, world: int) -> Any:
+        """Start rank 0's ``Publisher.broadcast``; a Ray reference to wait for. Only a sync over a network asks."""
 
     def score(self, tokens: list[int]) -> Sequence[float]:
         """Log-probs of tokens[1:] given their prefixes, at temperature 1."""
