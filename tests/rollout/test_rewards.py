@@ -113,16 +113,13 @@ def test_math_verify_compares_symbols_and_never_runs_text(tmp_path: Path):
 
 def test_comparison_that_never_ends_is_ended_and_the_next_one_works():
     pytest.importorskip("math_verify")
-    process = MathProcess(deadline=60.0)
-    assert process.equal("x^2", "x^2") is True
-    hanging = MathProcess(deadline=0.5)
+    process = MathProcess(deadline=3.0)
     try:
-        assert hanging.equal("1", "9^{9^{9^{9}}}") in (None, False)
+        assert process.equal("1", "9^{9^{9}}") is None
+        assert process.equal("x^2", "x^2") is True
         assert process.equal("1", "2") is False
-        assert hanging.equal("y", "z") in (None, False)
     finally:
         process.close()
-        hanging.close()
 
 
 def test_reasoning_gym_scores_with_the_tasks_own_scorer():
