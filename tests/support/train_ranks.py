@@ -1,0 +1,92 @@
+"""Train a few steps in real processes over gloo and print the metrics as JSON: one line a step.
+
+    python train_ranks.py MODEL_FOLDER '{"megatron": {"tensor_model_parallel_size": 2}, ...}' WORLD STEPS [BATCH_SEED]
+
+The batch is made from a seed, so every layout trains on the same samples.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import socket
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def make_batch(seed: int, samples: int = 12, vocabulary: int = 97) -> Any:
+    """Groups of three, ragged lengths, one sample without a trainable token, masked tails."""
+    from vime_core.batch.step_batch import StepBatch
+
+    rng = np.random.default_rng(seed)
+    total = rng.integers(6, 40, samples)
+    response = np.minimum(rng.integers(1, 20, samples), total - 2)
+    mask = rng.random(response.sum()) > 0.15
+    starts = np.concatenate([[0], np.cumsum(response)])
+    mask[starts[4] : starts[5]] = False
+    return StepBatch.of(
+        tokens=rng.integers(3, vocabulary, total.sum()),
+        total_lengths=total,
+        response_lengths=response,
+        mask=mask,
+        rollout_logp=-rng.random(response.sum()) * 3,
+        version=np.zeros(response.sum()),
+        reward=rng.integers(0, 4, samples) / 2,
+        group=np.arange(samples) // 3,
+        rollout=np.arange(samples),
+        truncated=np.zeros(samples),
+    )
+
+
+def make_config(sections: dict[str, dict[str, Any]], world: int) -> Any:
+    from vime_core.config.sections import Config
+
+    config = Config().replace("cluster", actor_num_gpus_per_node=world)
+    config = config.replace("rollout", rollout_batch_size=4, n_samples_per_prompt=3)
+    config = config.replace("train", use_dynamic_batch_size=True, max_tokens_per_gpu=128)
+    config = config.replace("megatron", lr=1e-3)
+    for section, values in sections.items():
+        config = config.replace(section, **values)
+    return config
+
+
+def rank_main(
+    rank: int, world: int, port: int, folder: str, sections: dict[str, Any], steps: int, seed: int, queue: Any
+) -> None:
+    from vime_core.plugins import Plugins
+    from vime_core.trainer.worker import TrainerWorker
+
+    config = make_config(sections, world)
+    plugins = Plugins.load(autoload=False)
+    worker = TrainerWorker(config, plugins, plugins.choose_device(None).load()(), rank)
+    worker.setup("127.0.0.1", port, folder, None, 100)
+    rows = [worker.train(step, make_batch(seed + step)) for step in range(steps)]
+    score = worker.score([3, 7, 11, 20, 30])
+    if rank == world - 1:
+        queue.put({"rows": rows, "score": score})
+    worker.close()
+
+
+def main() -> None:
+    folder, sections, world, steps = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    seed = int(sys.argv[5]) if len(sys.argv) > 5 else 0
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    ranks = [
+        context.Process(target=rank_main, args=(r, world, port, folder, sections, steps, seed, queue), daemon=True)
+        for r in range(world)
+    ]
+    for process in ranks:
+        process.start()
+    print("RESULT " + json.dumps(queue.get(timeout=240)), flush=True)
+    for process in ranks:
+        process.join(60)
+
+
+if __name__ == "__main__":
+    main()

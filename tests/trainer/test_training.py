@@ -1,0 +1,104 @@
+"""Training in several processes equals training in one: losses, gradient norms and the model afterwards."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SUPPORT = Path(__file__).parents[1] / "support"
+RELATIVE = 1e-5
+DYNAMIC = {"use_dynamic_batch_size": True}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    spec = importlib.util.spec_from_file_location("support_models", SUPPORT / "models.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    root = tmp_path_factory.mktemp("models")
+    return {kind: str(module.build_model(root / kind, kind)) for kind in ("qwen3", "qwen3_moe")}
+
+
+@lru_cache
+def train(folder: str, sections: str, world: int, steps: int = 3) -> dict[str, Any]:
+    """Metrics of each step and log-probs of a probe afterwards, from real processes."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, str(SUPPORT / "train_ranks.py"), folder, sections, str(world), str(steps)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert results, done.stdout[-2000:] + done.stderr[-4000:]
+    return json.loads(results[0].removeprefix("RESULT "))
+
+
+def assert_same(got: dict[str, Any], want: dict[str, Any], relative: float = RELATIVE) -> None:
+    for ours, theirs in zip(got["rows"], want["rows"], strict=True):
+        for name in ("train/loss", "train/grad_norm", "train/train_rollout_logprob_abs_diff", "train/trainable_tokens"):
+            assert ours[name] == pytest.approx(theirs[name], rel=relative), name
+    assert got["score"] == pytest.approx(want["score"], rel=relative)
+
+
+def megatron(**values: Any) -> str:
+    return json.dumps({"megatron": values})
+
+
+def test_one_optimizer_step_has_a_ratio_of_exactly_one(models: dict[str, str]) -> None:
+    rows = train(models["qwen3"], "{}", 1)["rows"]
+    assert [row["train/ppo_kl"] for row in rows] == [0.0] * 3
+    assert [row["train/ois"] for row in rows] == [1.0] * 3
+
+
+def test_training_changes_the_model(models: dict[str, str]) -> None:
+    before, after = train(models["qwen3"], "{}", 1, 1), train(models["qwen3"], "{}", 1)
+    assert before["rows"][0]["train/grad_norm"] > 0
+    assert before["score"] != pytest.approx(after["score"], rel=1e-3)
+
+
+def test_packing_changes_nothing(models: dict[str, str]) -> None:
+    small = json.dumps({"train": {**DYNAMIC, "max_tokens_per_gpu": 50}})
+    got, want = train(models["qwen3"], small, 1), train(models["qwen3"], "{}", 1)
+    assert got["rows"][0]["train/micro_batches"] > want["rows"][0]["train/micro_batches"]
+    assert_same(got, want)
+
+
+def test_data_parallel_with_the_distributed_optimizer(models: dict[str, str]) -> None:
+    got = train(models["qwen3"], megatron(use_distributed_optimizer=True), 2)
+    assert_same(got, train(models["qwen3"], "{}", 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {},
+        {"tensor_model_parallel_size": 2},
+        {"tensor_model_parallel_size": 2, "sequence_parallel": True},
+        {"pipeline_model_parallel_size": 2},
+        {"context_parallel_size": 2},
+    ],
+    ids=["dp2", "tp2", "tp2-sp", "pp2", "cp2"],
+)
+def test_two_ranks_equal_one(models: dict[str, str], layout: dict[str, Any]) -> None:
+    assert_same(train(models["qwen3"], megatron(**layout), 2), train(models["qwen3"], "{}", 1))
+
+
+@pytest.mark.slow
+def test_experts_over_two_ranks_equal_one(models: dict[str, str]) -> None:
+    got = train(models["qwen3_moe"], megatron(expert_model_parallel_size=2), 2)
+    assert_same(got, train(models["qwen3_moe"], "{}", 1))
+
+
+@pytest.mark.slow
+def test_several_optimizer_steps_do_not_depend_on_the_ranks(models: dict[str, str]) -> None:
+    two = {"train": {**DYNAMIC, "max_tokens_per_gpu": 64, "num_steps_per_rollout": 2}}
+    got, want = train(models["qwen3"], json.dumps(two), 2), train(models["qwen3"], json.dumps(two), 1)
+    assert_same(got, want, relative=2e-5)
