@@ -71,6 +71,31 @@ class Case:
         return replace(self, batch=replace(self.batch, **columns))
 
 
+def small_batch(masks: Sequence[Sequence[int]], *, prompt: int = 1, **columns: Any) -> StepBatch:
+    """A batch written down by its masks, one row a sample.
+
+    Args:
+        prompt: prompt tokens of every sample.
+        columns: any of reward (default 0), group (default: all in one), rollout (default: each its own), truncated,
+            and token columns as one flat list.
+    """
+    n, lengths = len(masks), [len(mask) for mask in masks]
+    flat = [bool(m) for mask in masks for m in mask]
+    defaults: dict[str, Any] = {
+        "tokens": np.arange(sum(lengths) + n * prompt),
+        "total_lengths": [k + prompt for k in lengths],
+        "response_lengths": lengths,
+        "mask": flat,
+        "rollout_logp": np.full(len(flat), np.nan),
+        "version": np.zeros(len(flat)),
+        "reward": np.zeros(n),
+        "group": np.zeros(n),
+        "rollout": np.arange(n),
+        "truncated": np.zeros(n),
+    }
+    return StepBatch.of(**{**defaults, **columns})
+
+
 def random_case(seed: int, needs: frozenset[str] = frozenset(), *, old_noise: float = 0.4) -> Case:
     """Groups of 1 to 4 rollouts of 1 to 3 samples; among them an empty response, a fully masked one, a masked tail, a
     single token, a group of one, a group of equal rewards. Token columns are NaN under the mask.
@@ -103,7 +128,7 @@ def random_case(seed: int, needs: frozenset[str] = frozenset(), *, old_noise: fl
         reward=reward,
         group=group,
         rollout=rollout,
-        truncated=np.zeros(n, dtype=bool),
+        truncated=rng.random(n) < 0.15,
         extra={name: ("response", x) for name, x in columns.items()},
     )
     logits = torch.from_numpy(rng.normal(size=(len(mask), VOCABULARY)))
@@ -131,6 +156,16 @@ class Outcome:
     loss: float
     grad: torch.Tensor
     metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Stages that ran once, and the policy's forward pass. weight, logp, entropy: [R]."""
+
+    prepared: Prepared
+    weight: torch.Tensor
+    logp: torch.Tensor
+    entropy: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -164,22 +199,29 @@ class Subject:
             partition: ``[rank][k]`` samples, as a plan gives them; default: one micro-batch.
             context: virtual context-parallel ranks.
         """
-        prepared = self.prepare(case.batch)
-        weight = prepared.weight(range(len(case.batch)))
-        logp, entropy = case.log_probs(logits), case.entropy(logits)
-
-        def run(samples: Sequence[int], index: torch.Tensor, reduce: Reduce | None) -> tuple[torch.Tensor, Any]:
-            share = MicroShare.of(
-                prepared, weight, samples, needs=self.algorithm.needs, index=index, dtype=torch.float64
-            )
-            view, rest = share.view(logp[index], reduce), (share.advantage, share.weight, share.correction)
-            return self.loss(self.algorithm, self.merged, view, *rest, entropy[index], self.entropy_coef)
-
-        parts = []
+        begun, parts = self.begin(case, logits), []
         for samples in [b for rank in partition or [[range(len(case.batch))]] for b in rank]:
             held, exchange = zigzag(case.batch, samples, context), Exchange(context)
-            parts += exchange.run(partial(_on_rank, run, samples, held, exchange))
+            reducers = [exchange.reducer(k) if context > 1 else None for k in range(context)]
+            calls = [partial(self.loss_of_rank, begun, samples, held[k], reducers[k]) for k in range(context)]
+            parts += exchange.run(calls)
         return torch.stack([loss for loss, _ in parts]).sum(), add_pairs(pairs for _, pairs in parts)
+
+    def begin(self, case: Case, logits: torch.Tensor) -> Begun:
+        """What the micro-batches of a step share."""
+        prepared = self.prepare(case.batch)
+        weight = prepared.weight(range(len(case.batch)))
+        return Begun(prepared, weight, case.log_probs(logits), case.entropy(logits))
+
+    def loss_of_rank(
+        self, begun: Begun, samples: Sequence[int], index: torch.Tensor, reduce: Reduce | None
+    ) -> tuple[torch.Tensor, dict[str, Pair]]:
+        """One micro-batch on one context-parallel rank, which holds the response positions ``index``."""
+        needs = self.algorithm.needs
+        share = MicroShare.of(begun.prepared, begun.weight, samples, needs=needs, index=index, dtype=torch.float64)
+        view, entropy = share.view(begun.logp[index], reduce), begun.entropy[index]
+        rest = (share.advantage, share.weight, share.correction, entropy, self.entropy_coef)
+        return self.loss(self.algorithm, self.merged, view, *rest)
 
     def play(self, case: Case, partition: Partition | None = None, context: int = 1) -> Outcome:
         """The same with backward."""
@@ -188,10 +230,6 @@ class Subject:
         loss.backward()
         assert leaf.grad is not None, "the loss is not connected to the graph"
         return Outcome(float(loss.detach()), leaf.grad, finish(pairs))
-
-
-def _on_rank(run: Callable[..., Any], samples: Sequence[int], held: Any, exchange: Exchange, rank: int) -> Any:
-    return run(samples, held[rank], exchange.reducer(rank) if exchange.ranks > 1 else None)
 
 
 # virtual context-parallel ranks ----------------------------------------------------------------------------------
@@ -224,21 +262,20 @@ class Exchange:
 
         return reduce
 
-    def run(self, work: Callable[[int], Any]) -> list[Any]:
-        """``work(rank)`` for every rank, each in a thread of its own."""
+    def run(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Every rank's call, each in a thread of its own; the first error of a rank ends all."""
         if self.ranks == 1:
-            return [work(0)]
-
-        def guarded(rank: int) -> Any:
-            try:
-                return work(rank)
-            except BaseException:
-                self._barrier.abort()
-                raise
-
+            return [calls[0]()]
         with ThreadPoolExecutor(self.ranks) as pool:
-            futures = [pool.submit(guarded, rank) for rank in range(self.ranks)]
+            futures = [pool.submit(self._guarded, call) for call in calls]
             errors = [e for f in futures if (e := f.exception()) is not None]
-            for error in sorted(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
-                raise error
-            return [f.result() for f in futures]
+        for error in sorted(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
+            raise error
+        return [f.result() for f in futures]
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except BaseException:
+            self._barrier.abort()
+            raise

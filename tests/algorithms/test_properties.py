@@ -1,0 +1,104 @@
+"""Every property for every algorithm and aggregation; and for four that a third party might write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from vime_core.algorithms.common import bounded_exp, clipped_loss, group_advantage, ratio, spread_over_tokens, whiten
+from vime_core.algorithms.grpo import Grpo
+from vime_core.algorithms.sft import Sft
+from vime_core.batch.aggregate import AGGREGATIONS
+from vime_core.interfaces.algorithm import Algorithm
+from vime_core.testing.algorithms import check_algorithm
+
+Options = Mapping[str, Any]
+
+
+class SequenceRatio(Grpo):
+    """GSPO in the form that shares one ratio a sequence: the reductions must hide context parallelism."""
+
+    name = "sequence-ratio"
+
+    def surrogate(self, view: Any, advantage: torch.Tensor, options: Options) -> Any:
+        s = view.spread(bounded_exp(view.seq_mean(view.logp - view.old_logp)))
+        return clipped_loss(s, advantage, 0.2, 0.2).loss, {"ois": s}
+
+
+class ClippedWeight(Algorithm):
+    """CISPO: a detached, clipped ratio times the log-prob; its gradient is not that of its value."""
+
+    name = "clipped-weight"
+    needs = frozenset({"old_logp", "reward"})
+    aggregate = "token_mean"
+    defaults: ClassVar[Options] = {"eps": 1.0, "eps_high": 4.0}
+
+    def credit(self, batch: Any, options: Options) -> torch.Tensor:
+        return group_advantage(batch)
+
+    def surrogate(self, view: Any, advantage: torch.Tensor, options: Options) -> Any:
+        w = ratio(view).clamp(1 - options["eps"], 1 + options["eps_high"]).detach()
+        return -w * advantage * view.logp, {"weight": w}
+
+
+class WhitenedToReference(Algorithm):
+    """REINFORCE with a reference in the reward and statistics over the whole batch."""
+
+    name = "whitened-to-reference"
+    needs = frozenset({"reward", "ref_logp", "rollout_logp"})
+
+    def credit(self, batch: Any, options: Options) -> torch.Tensor:
+        shaped = spread_over_tokens(batch, batch.t("reward")) - 0.1 * (batch.t("rollout_logp") - batch.t("ref_logp"))
+        return whiten(shaped, batch.t("mask"))
+
+    def surrogate(self, view: Any, advantage: torch.Tensor, options: Options) -> Any:
+        drift = view.logp - view.extra["ref_logp"]
+        return -advantage * view.logp + 0.05 * drift.square(), {"drift": drift}
+
+
+class Corrected(Grpo):
+    """Truncated importance sampling against the sampler, and truncated samples left out."""
+
+    name = "corrected"
+    needs = frozenset({"old_logp", "reward", "rollout_logp"})
+
+    def select(self, batch: Any, options: Options) -> torch.Tensor:
+        return ~batch.t("truncated")
+
+    def correction(self, batch: Any, options: Options) -> Any:
+        rho = bounded_exp(batch.t("old_logp") - batch.t("rollout_logp"))
+        return rho.clamp(max=2.0), {"tis": rho}
+
+
+DUAL = {"eps_clip": 0.1, "eps_clip_high": 0.28, "eps_clip_c": 1.3, "disable_grpo_std_normalization": True}
+OURS: dict[str, tuple[Algorithm, Options]] = {"sft": (Sft(), {}), "grpo": (Grpo(), {}), "grpo-dual": (Grpo(), DUAL)}
+THEIRS: dict[str, tuple[Algorithm, Options]] = {
+    x.name: (x, {}) for x in (SequenceRatio(), WhitenedToReference(), Corrected())
+}
+
+
+@pytest.mark.parametrize("aggregation", list(AGGREGATIONS))
+@pytest.mark.parametrize(("algorithm", "options"), OURS.values(), ids=OURS)
+def test_ours(algorithm: Algorithm, options: Options, aggregation: str) -> None:
+    check_algorithm(algorithm, options=options, aggregations=[aggregation], seeds=[0])
+
+
+@pytest.mark.parametrize("aggregation", ["rollout_mean", "prompt_mean"])
+@pytest.mark.parametrize(("algorithm", "options"), THEIRS.values(), ids=THEIRS)
+def test_a_third_partys(algorithm: Algorithm, options: Options, aggregation: str) -> None:
+    check_algorithm(algorithm, options=options, aggregations=[aggregation], seeds=[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "options"), [*OURS.values(), *THEIRS.values()], ids=[*OURS, *THEIRS])
+def test_over_many_batches(algorithm: Algorithm, options: Options) -> None:
+    check_algorithm(algorithm, options=options, seeds=range(2, 6))
+
+
+def test_a_detached_weight_passes_everything_but_the_difference_quotient() -> None:
+    check_algorithm(ClippedWeight(), aggregations=["token_mean"], seeds=[0], finite_differences=False)
+    with pytest.raises(AssertionError, match=r"gradient at logit .* difference quotient"):
+        check_algorithm(ClippedWeight(), aggregations=["token_mean"], seeds=[0])
