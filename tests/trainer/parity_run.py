@@ -6,8 +6,8 @@ Rank 0 prints one line: {model name: {measure: largest absolute difference, ...}
     logits        logits of one whole sample, at all of its tokens
     logp, entropy packed samples of odd lengths, temperature 1, chunks of 5 rows
     logp_cool     the same at temperature 0.7, without entropy
-    grad          gradient of sum(c * logp + d * entropy) over two micro-batches a data-parallel rank, every weight under
-                  its Hugging Face name, relative to the largest entry of that weight's gradient
+    grad          gradient of sum(c * logp + d * entropy) over two micro-batches a data-parallel rank, every weight
+                  under its Hugging Face name, relative to the largest entry of that weight's gradient
     export        exported tensors against the folder's own; names_equal is 1.0 if names are the same
 """
 
@@ -34,7 +34,8 @@ LENGTHS = ((5, 3), (11, 7), (16, 15), (23, 1), (9, 0), (34, 20))
 
 def samples(seed: int) -> list[tuple[np.ndarray, int]]:
     random = np.random.default_rng(seed)
-    return [(random.integers(3, 90, size=length), response) for length, response in LENGTHS]
+    count = 2 + seed % 5  # so that micro-batches differ in length
+    return [(random.integers(3, 90, size=length), response) for length, response in LENGTHS[:count]]
 
 
 def main() -> None:
@@ -149,7 +150,7 @@ class Parity:
 
         from vime_core.trainer.head import _predicting_rows
 
-        ids, _ = samples(1)[-1]
+        ids, _ = samples(4)[-1]
         worst = [0.0]
 
         def loss(chunk: Any, output: torch.Tensor, packed: Any) -> Any:
@@ -163,14 +164,14 @@ class Parity:
             return output.sum() * 0, torch.tensor(1), {}
 
         with torch.no_grad():
-            self._run([self._pack([(ids, len(ids) - 1)])], loss, forward_only=True)
+            self._run([self._pack([(ids, len(ids) - 1)])] * self.layout.pp_size, loss, forward_only=True)
         return worst[0]
 
     def _logprobs(self) -> dict[str, float]:
         from vime_core.trainer.head import response_logprobs
 
         found = {"logp": 0.0, "entropy": 0.0, "logp_cool": 0.0}
-        chosen = samples(2)
+        chosen = samples(4)
 
         def loss(chunk: Any, output: torch.Tensor, packed: Any) -> Any:
             plain = response_logprobs(chunk, output, packed, 1.0, 5, True)
@@ -182,7 +183,7 @@ class Parity:
             return output.sum() * 0, torch.tensor(1), {}
 
         with torch.no_grad():
-            self._run([self._pack(chosen)], loss, forward_only=True)
+            self._run([self._pack(chosen)] * self.layout.pp_size, loss, forward_only=True)
         return found
 
     def _whole(self, packed: Any, values: torch.Tensor) -> torch.Tensor:
@@ -208,7 +209,7 @@ class Parity:
 
         at = self.layout
         batches = [samples(100 + number) for number in range(2 * at.dp_size)]
-        coefficients = [_coefficients(number) for number in range(len(batches))]
+        coefficients = [_coefficients(number, batch) for number, batch in enumerate(batches)]
         mine = range(at.dp_rank, len(batches), at.dp_size)
         todo = iter([coefficients[number] for number in mine])
 
@@ -250,9 +251,9 @@ class Parity:
         return {"export": gap, "names_differ": float(not same)}
 
 
-def _coefficients(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _coefficients(number: int, batch: list[tuple[np.ndarray, int]]) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(number)
-    count = sum(response for _, response in LENGTHS)
+    count = sum(response for _, response in batch)
     return torch.randn(count, generator=generator), torch.randn(count, generator=generator)
 
 

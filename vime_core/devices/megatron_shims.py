@@ -1,21 +1,23 @@
 """What of megatron-core says "cuda" where it means "the device", mended module by module.
 
-Each shim has a name (``module:attribute``), a reason, and a guard: the release of megatron-core they were written against,
-and the presence of what they replace. Four kinds:
+Each shim has a name (``module:attribute``), a reason, and a guard: the release of megatron-core they were written
+against, and the presence of what they replace. Four kinds:
 
 * stand-in: the module's own name ``torch`` becomes :class:`~vime_core.devices.stand_in.TorchStandIn`.
-* literals: constants or attribute names inside one function's code, for ``tensor.type() == "torch.cuda.FloatTensor"`` and
-  ``tensor.cuda()``, which no module-level name can reach. The function object stays the same, so every importer sees it.
+* literals: constants or attribute names inside one function's code, for ``tensor.type() == "torch.cuda.FloatTensor"``
+  and ``tensor.cuda()``, which no module-level name can reach. The function object stays the same, so every importer
+  sees it.
 * absent: a name that an optional import would have bound, and that the module reads without it.
 * function: a module's function is replaced, and so is each name in the listed modules it was imported under.
 
-Nothing outside megatron-core and mbridge is touched: torch's namespace and ``torch.Tensor`` stay as they are, so Hugging
-Face models and vLLM work in the same process.
+Nothing outside megatron-core and mbridge is touched: torch's namespace and ``torch.Tensor`` stay as they are, so
+Hugging Face models and vLLM work in the same process.
 """
 
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -85,8 +87,11 @@ class MegatronShims:
         """
         _check_release()
         shims = self.list()
-        for shim in shims:
-            shim.apply()
+        with warnings.catch_warnings():
+            # The modules are imported here, and each says that Transformer Engine and Apex are not installed.
+            warnings.simplefilter("ignore")
+            for shim in shims:
+                shim.apply()
         return [shim.name for shim in shims]
 
     def list(self) -> list[Shim]:
@@ -120,6 +125,12 @@ class MegatronShims:
                     _CORE + "models.common.embeddings.yarn_rotary_pos_embedding",
                 ),
             ),
+            _function(
+                _CORE + "transformer.moe.moe_utils",
+                "maybe_move_tensor_to_cpu",
+                host_copy,
+                importers=(_CORE + "transformer.moe.token_dispatcher",),
+            ),
         ]
         return shims
 
@@ -148,6 +159,16 @@ def zigzag_positions(pos_emb: torch.Tensor, seq_dim: int, cp_group: Any) -> torc
     import torch
 
     return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]], dim=seq_dim)
+
+
+def host_copy(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+    """The tensor in host memory, as the split sizes of an all-to-all have to be; other values as they are. Blocking."""
+    import torch
+
+    if not torch.is_tensor(tensor):
+        return tensor
+    host = tensor.cpu()
+    return host.numpy() if as_numpy else host
 
 
 def _check_release() -> None:

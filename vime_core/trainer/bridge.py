@@ -57,7 +57,9 @@ def read_hf_config(hf_folder: str) -> Any:
     hf = AutoConfig.from_pretrained(hf_folder)
     if hf.model_type not in supported_model_types():
         known = ", ".join(sorted(supported_model_types()))
-        raise ConfigError(f"hf_checkpoint {hf_folder}: model type {hf.model_type!r} is not supported; supported: {known}")
+        raise ConfigError(
+            f"hf_checkpoint {hf_folder}: model type {hf.model_type!r} is not supported; supported: {known}"
+        )
     ignored = [
         f"{name} = {getattr(hf, name)!r}"
         for name, only in _ONLY.items()
@@ -67,7 +69,9 @@ def read_hf_config(hf_folder: str) -> Any:
         raise ConfigError(f"hf_checkpoint {hf_folder}: {hf.model_type} with {', '.join(ignored)} is not supported")
     rope = dict(getattr(hf, "rope_parameters", None) or {"rope_theta": hf.rope_theta, "rope_type": "default"})
     if rope.get("rope_type", "default") not in _ROPE_TYPES:
-        raise ConfigError(f"hf_checkpoint {hf_folder}: rope type {rope['rope_type']!r}; supported: {', '.join(_ROPE_TYPES)}")
+        raise ConfigError(
+            f"hf_checkpoint {hf_folder}: rope type {rope['rope_type']!r}; supported: {', '.join(_ROPE_TYPES)}"
+        )
     hf.rope_theta = rope["rope_theta"]  # transformers 5 keeps it in rope_parameters; mbridge reads it here
     return hf
 
@@ -225,7 +229,9 @@ class Exporter:
             for number, (chunk, state) in enumerate(zip(self._chunks, states, strict=True)):
                 names = self._bridge._weight_name_mapping_mcore_local_to_global(chunk, consider_ep=False)
                 for local, tensor in state.items():
-                    cut = tensor.partition_dim if getattr(tensor, "tensor_model_parallel", False) else None
+                    cut = (
+                        getattr(tensor, "partition_dim", 0) if getattr(tensor, "tensor_model_parallel", False) else None
+                    )
                     mine.append(
                         Weight(mpu.pp_rank, number, local, names[local], tuple(tensor.shape), tensor.dtype, cut)
                     )

@@ -69,9 +69,7 @@ def install_late_head(model: Any, vocab_size: int) -> None:
 def forward_step(model_chunk: Any, packed: PackedBatch) -> torch.Tensor:
     """Run one chunk. Returns what the pipeline schedule passes on: hidden states for the next stage, or, on the last
     stage, the final hidden states [1, t (divided by TP under sequence parallelism), h]."""
-    output: torch.Tensor = model_chunk(
-        packed.input_ids, packed.position_ids, None, packed_seq_params=packed.params
-    )
+    output: torch.Tensor = model_chunk(packed.input_ids, packed.position_ids, None, packed_seq_params=packed.params)
     return output
 
 

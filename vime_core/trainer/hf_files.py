@@ -52,7 +52,7 @@ def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
 
 def copy_companions(source: Path, folder: Path) -> None:
     """Configuration, tokenizer, chat template and code files: all but weights and their index."""
+    weights = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json")
     for file in sorted(source.iterdir()):
-        if file.is_file() and file.suffix not in (".safetensors", ".bin", ".pt", ".pth", ".gguf"):
-            if not file.name.endswith(".index.json"):
-                shutil.copyfile(file, folder / file.name)
+        if file.is_file() and not file.name.endswith(weights):
+            shutil.copyfile(file, folder / file.name)

@@ -1,9 +1,9 @@
 """Log-probabilities and entropies of given tokens from hidden states, without ever holding all logits.
 
 For each chunk of rows the forward pass makes that chunk's logits, keeps the log-sum-exp (and entropy) of each row, and
-drops them; the backward pass makes them again. The vocabulary may be cut over tensor-parallel ranks: three numbers a row
-(maximum, sum of exponentials, target logit; a fourth for the entropy) are reduced instead of the logits. Products are in
-the model's dtype, everything after them in float32.
+drops them; the backward pass makes them again. The vocabulary may be cut over tensor-parallel ranks: three numbers a
+row (maximum, sum of exponentials, target logit; a fourth for the entropy) are reduced instead of the logits. Products
+are in the model's dtype, everything after them in float32.
 
 With z = logits / T, p = softmax(z), L = logsumexp(z):
     logp = z[target] - L            d logp / d z = onehot(target) - p
@@ -24,8 +24,9 @@ _NEVER = -1e30
 
 @dataclass(frozen=True)
 class VocabShard:
-    """The vocabulary entries that this rank holds: rows ``start .. start + size - 1`` of which the first ``valid`` are real
-    (the others pad the vocabulary). ``group`` is the tensor-parallel group, or None where one rank holds everything."""
+    """The vocabulary entries that this rank holds: rows ``start .. start + size - 1`` of which the first ``valid`` are
+    real (the others pad the vocabulary). ``group`` is the tensor-parallel group, or None where one rank holds
+    everything."""
 
     start: int
     valid: int
@@ -103,7 +104,8 @@ class _TokenLogprobs(torch.autograd.Function):
         return logp, entropy
 
     @staticmethod
-    def backward(ctx: Any, grad_logp: torch.Tensor, grad_entropy: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        grad_logp, grad_entropy = grads
         rows, weight, targets, lse, entropy = ctx.saved_tensors
         need_rows, need_weight = ctx.needs_input_grad[:2]
         grad_rows = torch.zeros_like(rows) if need_rows else None

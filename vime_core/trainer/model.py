@@ -152,8 +152,6 @@ def _data_parallel(config: Config, tconfig: Any, chunks: Sequence[torch.nn.Modul
         **own_fields(DistributedDataParallelConfig, config.megatron_extra),
     }
     return [
-        DistributedDataParallel(
-            tconfig, DistributedDataParallelConfig(**values), chunk, disable_bucketing=number > 0
-        )
+        DistributedDataParallel(tconfig, DistributedDataParallelConfig(**values), chunk, disable_bucketing=number > 0)
         for number, chunk in enumerate(chunks)
     ]

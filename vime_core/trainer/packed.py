@@ -1,14 +1,16 @@
 """Several samples as one row of tokens, and the maps back to their response tokens.
 
-Megatron sees one packed row (``thd``): sequences end to end, ``cu_seqlens`` between them. Under context parallelism each
-sequence is padded to a multiple of ``2 C`` and cut into ``2 C`` chunks; rank ``k`` holds chunks ``k`` and ``2 C - 1 - k`` of
-every sequence (zigzag), which balances causal attention. The row that predicts a token is the row of the token before it,
-so a batch carries, for each response token that this rank predicts: the local row, the target id, and the place of the
-token on the micro-batch's response axis. Log-probs come out in that order; ``scatter`` puts them on the axis.
+Megatron sees one packed row (``thd``): sequences end to end, ``cu_seqlens`` between them. Under context parallelism
+each sequence is padded to a multiple of ``2 C`` and cut into ``2 C`` chunks; rank ``k`` holds chunks ``k`` and ``2 C -
+1 - k`` of every sequence (zigzag), which balances causal attention. The row that predicts a token is the row of the
+token before it, so a batch carries, for each response token that this rank predicts: the local row, the target id, and
+the place of the token on the micro-batch's response axis. Log-probs come out in that order; ``scatter`` puts them on
+the axis.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 class PackedBatch:
     """One micro-batch of n samples with r response tokens together, as one context-parallel rank holds it.
 
-    t: local tokens (all tokens, padded, divided by the context-parallel size). l: response tokens whose predicting row is
-    on this rank; l == r without context parallelism, and then ``response_index`` is ``arange(r)``.
+    t: local tokens (all tokens, padded, divided by the context-parallel size). l: response tokens whose predicting row
+    is on this rank; l == r without context parallelism, and then ``response_index`` is ``arange(r)``.
 
     Attributes:
         input_ids: [1, t] int64.
@@ -87,8 +89,8 @@ def pack(
     Args:
         tokens: prompt and response ids of each sample, one 1-d integer array a sample.
         response_lengths: response tokens of each sample (its last tokens).
-        pad_multiple: the row's whole length becomes a multiple of it (``ParallelLayout.pad_multiple``: tensor times context
-            parallel size under sequence parallelism).
+        pad_multiple: the row's whole length becomes a multiple of it (``ParallelLayout.pad_multiple``: tensor times
+            context parallel size under sequence parallelism).
         pad_id: id of padding; it comes after all tokens of its sequence, so under causal attention it changes nothing.
 
     Raises:
@@ -136,7 +138,8 @@ def _check(lengths: Sequence[int], response_lengths: Sequence[int]) -> None:
 
 
 def _padded_lengths(lengths: Sequence[int], cp_size: int, pad_multiple: int) -> list[int]:
-    """Each a multiple of 2 C under context parallelism; the last grows until the sum is a multiple of ``pad_multiple``."""
+    """Each a multiple of 2 C under context parallelism; the last grows until the sum is a multiple of
+    ``pad_multiple``."""
     each = 2 * cp_size if cp_size > 1 else 1
     padded = [-(-length // each) * each for length in lengths]
     multiple = math.lcm(each, pad_multiple)
@@ -149,7 +152,7 @@ def _zigzag(starts: np.ndarray, cp_rank: int, cp_size: int) -> np.ndarray:
     if cp_size == 1:
         return np.arange(starts[-1])
     pieces = []
-    for start, end in zip(starts[:-1], starts[1:], strict=True):
+    for start, end in itertools.pairwise(starts):
         chunk = (end - start) // (2 * cp_size)
         for number in (cp_rank, 2 * cp_size - 1 - cp_rank):
             pieces.append(np.arange(start + number * chunk, start + (number + 1) * chunk))

@@ -1,7 +1,7 @@
 """Process groups of the trainer: torch.distributed, Megatron's parallel state, and its random-number streams.
 
-``init_parallel`` is the only place that builds them; everything afterwards asks :func:`layout`. Both calls are collective
-over all trainer ranks and have the deadline ``distributed_timeout_minutes``.
+``init_parallel`` is the only place that builds them; everything afterwards asks :func:`layout`. Both calls are
+collective over all trainer ranks and have the deadline ``distributed_timeout_minutes``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ParallelLayout:
 
     @property
     def pad_multiple(self) -> int:
-        """What a packed row's whole length must divide by (argument of ``pack``): each context rank's share is cut again
-        over the tensor-parallel ranks under sequence parallelism, and for expert dispatch."""
+        """What a packed row's whole length must divide by (argument of ``pack``): each context rank's share is cut
+        again over the tensor-parallel ranks under sequence parallelism, and for expert dispatch."""
         zigzag = 2 * self.cp_size if self.cp_size > 1 else 1
         return math.lcm(zigzag, self.cp_size * self.tp_size)
 
@@ -68,7 +68,7 @@ def init_parallel(
         context_parallel_size=megatron.context_parallel_size,
         expert_model_parallel_size=megatron.expert_model_parallel_size,
         expert_tensor_parallel_size=megatron.expert_tensor_parallel_size,
-        distributed_timeout_minutes=config.cluster.distributed_timeout_minutes,  # type: ignore[arg-type]
+        distributed_timeout_minutes=config.cluster.distributed_timeout_minutes,
     )
     # One stage one seed, so that its ranks draw alike; other stages draw differently.
     seed = config.run.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()

@@ -1,9 +1,9 @@
 """Causal core attention on torch's scaled-dot-product kernel: packed rows, batches, and context parallelism.
 
-All three become the same few kernel calls. Sequences of similar length are stacked into one padded batch (a causal query
-never sees the padding behind it), each batch is one kernel call, and index maps lead from the packed row to the batches
-and back. Under context parallelism keys and values are gathered over the group; rank k of C holds chunks k and 2 C - 1 - k
-of each sequence, which only changes the index maps and asks for an explicit mask.
+All three become the same few kernel calls. Sequences of similar length are stacked into one padded batch (a causal
+query never sees the padding behind it), each batch is one kernel call, and index maps lead from the packed row to the
+batches and back. Under context parallelism keys and values are gathered over the group; rank k of C holds chunks k and
+2 C - 1 - k of each sequence, which only changes the index maps and asks for an explicit mask.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def plan(starts: Sequence[int], cp_rank: int = 0, cp_size: int = 1) -> list[Stac
     """Stacks for packed sequences.
 
     Args:
-        starts: offsets of the whole sequences (``cu_seqlens``); each length divides by ``2 * cp_size`` when that is > 2.
+        starts: offsets of the whole sequences (``cu_seqlens``); each length divides by ``2 * cp_size`` when
+            context parallelism is on.
     """
     lengths = [end - start for start, end in itertools.pairwise(starts)]
     order = sorted((n for n in range(len(lengths)) if lengths[n]), key=lambda n: lengths[n])
@@ -137,9 +138,9 @@ class CoreAttention(torch.nn.Module):
         if packed_seq_params is not None:
             return self._packed(query, key, value, self._plan(packed_seq_params)).flatten(1)
         length, batch = query.shape[:2]
-        rows = [one.transpose(0, 1).flatten(0, 1) for one in (query, key, value)]
+        q, k, v = (one.transpose(0, 1).flatten(0, 1) for one in (query, key, value))
         starts = [length * self.cp_group.size() * n for n in range(batch + 1)]
-        out = self._packed(*rows, plan(starts, self.cp_group.rank(), self.cp_group.size()))
+        out = self._packed(q, k, v, plan(starts, self.cp_group.rank(), self.cp_group.size()))
         return out.flatten(1).unflatten(0, (batch, length)).transpose(0, 1).contiguous()
 
     def _plan(self, params: PackedSeqParams) -> list[Stack]:
@@ -162,11 +163,11 @@ class CoreAttention(torch.nn.Module):
         return torch.cat(pieces).index_select(0, inverse)
 
     def _kernel(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, stack: Stack) -> torch.Tensor:
-        batched = [
+        q, k, v = (
             one.index_select(0, index.flatten()).unflatten(0, index.shape).transpose(1, 2)
             for one, index in ((q, stack.queries), (k, stack.keys), (v, stack.keys))
-        ]
+        )
         out = F.scaled_dot_product_attention(
-            *batched, attn_mask=stack.mask, is_causal=stack.mask is None, scale=self.scale, enable_gqa=True
+            q, k, v, attn_mask=stack.mask, is_causal=stack.mask is None, scale=self.scale, enable_gqa=True
         )
         return out.transpose(1, 2).flatten(0, 1).index_select(0, stack.places)

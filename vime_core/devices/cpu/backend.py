@@ -1,7 +1,7 @@
 """The built-in device: the machine's cores, gloo, and plain torch modules under Megatron.
 
-A "device" here is a process slot. Torch and its OpenMP pool get one thread a process: several processes on the same cores
-with a pool each slow one another down by an order of magnitude.
+A "device" here is a process slot. Torch and its OpenMP pool get one thread a process: several processes on the same
+cores with a pool each slow one another down by an order of magnitude.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Grouped linears of mixture-of-experts layers in plain torch, with Transformer Engine's names ``weight0 .. weightN-1``.
+"""Grouped linears of mixture-of-experts layers in plain torch, with Transformer Engine's names (``weight0`` and on).
 
 Megatron's grouped MLP and token dispatcher do the rest: under expert tensor parallelism the dispatcher gathers tokens
 before and reduces outputs after, so a column shard and a row shard only multiply.
@@ -18,7 +18,7 @@ from megatron.core.utils import divide
 
 
 class GroupedLinear(torch.nn.Module):
-    """One weight an expert of this rank, [out, in] each; ``partition_dim`` is the axis cut by expert tensor parallelism."""
+    """One weight an expert of this rank, [out, in] each. Expert tensor parallelism cuts the axis ``partition_dim``."""
 
     partition_dim: int
 
@@ -42,12 +42,15 @@ class GroupedLinear(torch.nn.Module):
         parts = pg_collection.expt_tp.size()
         shape = [output_size, input_size]
         shape[self.partition_dim] = divide(shape[self.partition_dim], parts)
+        # Where experts are cut as the dense layers are, their gradients are reduced with those; else over the ranks
+        # that hold the same experts.
+        dense = config.expert_model_parallel_size == 1 and parts == config.tensor_model_parallel_size
         for number in range(num_gemms):
             weight = torch.nn.Parameter(torch.empty(shape, dtype=config.params_dtype))
             if config.perform_initialization:
                 init_method(weight.data)
             set_tensor_model_parallel_attributes(weight, True, self.partition_dim, 1)
-            weight.allreduce = config.expert_model_parallel_size == 1  # type: ignore[attr-defined]
+            weight.allreduce = dense  # type: ignore[attr-defined]
             self.register_parameter(f"weight{number}", weight)
 
     def forward(self, x: torch.Tensor, tokens_per_expert: Sequence[int]) -> tuple[torch.Tensor, None]:
@@ -61,7 +64,9 @@ class GroupedLinear(torch.nn.Module):
         self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
     ) -> dict[str, Any]:
         axes = {f"weight{number}": self.partition_dim for number in range(self.num_gemms)}
-        return make_sharded_tensors_for_checkpoint(self.state_dict(prefix="", keep_vars=True), prefix, axes, sharded_offsets)
+        return make_sharded_tensors_for_checkpoint(
+            self.state_dict(prefix="", keep_vars=True), prefix, axes, sharded_offsets
+        )
 
 
 class ColumnGroupedLinear(GroupedLinear):

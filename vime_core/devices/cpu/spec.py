@@ -35,7 +35,9 @@ class TorchSpecProvider:
     """Megatron's ``BackendSpecProvider`` protocol."""
 
     def linear(self) -> type:
-        raise NotImplementedError("linears without tensor parallelism (multi-latent attention) are not in the torch spec")
+        raise NotImplementedError(
+            "linears without tensor parallelism (multi-latent attention) are not in the torch spec"
+        )
 
     def column_parallel_linear(self) -> type:
         from megatron.core.tensor_parallel.layers import ColumnParallelLinear
