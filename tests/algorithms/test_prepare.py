@@ -76,6 +76,16 @@ def test_old_log_probs_are_computed_for_several_optimizer_steps_only() -> None:
     assert not wants_old_logp(Sft(), 2)
 
 
+def test_a_stage_that_reads_old_log_probs_gets_them_before() -> None:
+    class Early(Grpo):
+        name = "early"
+        early_old_logp = True
+
+    assert wants_old_logp(Early(), 1)
+    with pytest.raises(TrainerError, match="'early' needs old_logp"):
+        prepare_step(Early(), OPTIONS, small_batch([[1]]), "token_mean")
+
+
 # broken stages ---------------------------------------------------------------------------------------------------
 class Broken(Grpo):
     name = "broken"

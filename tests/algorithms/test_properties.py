@@ -64,6 +64,7 @@ class Corrected(Grpo):
 
     name = "corrected"
     needs = frozenset({"old_logp", "reward", "rollout_logp"})
+    early_old_logp = True
 
     def select(self, batch: Any, options: Options) -> torch.Tensor:
         return ~batch.t("truncated")

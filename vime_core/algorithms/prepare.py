@@ -113,6 +113,8 @@ def check_needs(algorithm: Algorithm, batch: StepBatch) -> None:
     """
     columns = {"reward", "rollout_logp", *batch.extra}
     missing = sorted(algorithm.needs - columns - _ELSEWHERE)
+    if algorithm.early_old_logp and batch.old_logp is None:
+        missing.append("old_logp")
     if missing:
         raise TrainerError(
             f"algorithm {algorithm.name!r} needs {', '.join(missing)}, and the batch has no such column; compute it "
@@ -121,9 +123,9 @@ def check_needs(algorithm: Algorithm, batch: StepBatch) -> None:
 
 
 def wants_old_logp(algorithm: Algorithm, optimizer_steps: int) -> bool:
-    """Whether the trainer must compute log-probs before the first of several optimizer steps. With a single step they
-    are the current ones, detached, and the second forward pass is saved."""
-    return "old_logp" in algorithm.needs and optimizer_steps > 1
+    """Whether the trainer must compute log-probs before the stages. With a single optimizer step they are the current
+    ones, detached, and the second forward pass is saved, unless credit or correction read them."""
+    return "old_logp" in algorithm.needs and (optimizer_steps > 1 or algorithm.early_old_logp)
 
 
 def _check(algorithm: Algorithm, stage: str, x: torch.Tensor, size: int) -> None:

@@ -57,6 +57,8 @@ class Algorithm(abc.ABC):
         needs: subset of {"old_logp", "rollout_logp", "ref_logp", "teacher_logp", "values", "entropy", "reward"}.
         aggregate: default aggregation ("sample_mean", "rollout_mean", "token_mean", "fixed_length", "prompt_mean").
         defaults: option name -> default. An option that is not here is an error when a user sets it.
+        early_old_logp: credit or correction read ``old_logp``, so it is computed before them even where the surrogate
+            alone could do with the current log-probs (one optimizer step).
         group_based: compares samples of a group, so one sample a prompt cannot teach it anything.
     """
 
@@ -64,6 +66,7 @@ class Algorithm(abc.ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
     aggregate: ClassVar[str] = "rollout_mean"
     defaults: ClassVar[Mapping[str, Any]] = {}
+    early_old_logp: ClassVar[bool] = False
     group_based: ClassVar[bool] = False
 
     def violations(self, options: Mapping[str, Any]) -> Sequence[str]:
