@@ -61,8 +61,11 @@ def cluster(config: Config, device: DeviceBackend) -> Iterator[None]:
 
 
 def _require(need: Mapping[str, float], have: Mapping[str, float], address: str | None) -> None:
-    short = [f"{name}: {amount:g} needed, {have.get(name, 0):g} there" for name, amount in need.items()
-             if have.get(name, 0) < amount]
+    short = [
+        f"{name}: {amount:g} needed, {have.get(name, 0):g} there"
+        for name, amount in need.items()
+        if have.get(name, 0) < amount
+    ]
     if short:
         where = f"the Ray cluster at {address}" if address else "this machine"
         raise UsageError(

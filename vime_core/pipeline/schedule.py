@@ -42,7 +42,9 @@ def schedule(config: Config, prompts_per_epoch: int, meta: Mapping[str, Any] | N
             f"rollout_batch_size {batch}; give --num-rollout or a smaller --rollout-batch-size"
         )
     if first >= last:
-        raise ConfigError(f"nothing to do: the run ends at step {last} and would start at step {first}; raise --num-rollout")
+        raise ConfigError(
+            f"nothing to do: the run ends at step {last} and would start at step {first}; raise --num-rollout"
+        )
     updates = last * max(config.samples_per_step // max(config.global_batch, 1), 1)
     _check_warmup(config, updates)
     return Schedule(first, last, updates)

@@ -39,7 +39,7 @@ class Loop:
         while step < last and not self._enough():
             self._step(step)
             step += 1
-            if _due(step, evaluation.eval_interval) or (step == last and evaluation.eval_interval):
+            if _due(step, evaluation.eval_interval) or (evaluation.eval_interval and step == last):
                 self._evaluate(step)
             if _due(step, model.save_interval):
                 saved = self._save(step)
@@ -95,4 +95,4 @@ class Loop:
 
 
 def _due(step: int, interval: int | None) -> bool:
-    return bool(interval) and step % interval == 0
+    return interval is not None and interval > 0 and step % interval == 0

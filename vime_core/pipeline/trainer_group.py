@@ -38,7 +38,7 @@ class TrainerGroup:
         actor = ray.remote(TrainerActor)
         ranks = [actor.options(**options).remote(plain, lock, i, device_name) for i in range(config.trainer_ranks)]
         for rank in ranks:
-            rank.load.remote()
+            rank.load.remote()  # type: ignore[attr-defined]  # Ray adds `remote`
         return cls(config, ranks, check)
 
     def begin_setup(self, folder: str, resume: str | None, total_steps: int) -> list[Any]:
