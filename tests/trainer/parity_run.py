@@ -8,7 +8,7 @@ Rank 0 prints one line: {model name: {measure: largest absolute difference, ...}
     logp_cool     the same at temperature 0.7, without entropy
     grad          gradient of sum(c * logp + d * entropy) over two micro-batches a data-parallel rank, every weight
                   under its Hugging Face name, relative to the largest entry of that weight's gradient
-    export        exported tensors against the folder's own; names_equal is 1.0 if names are the same
+    export, saved exported tensors, and a folder written by save_hf, against the original; names_differ is 1.0 if so
 """
 
 from __future__ import annotations
@@ -248,7 +248,18 @@ class Parity:
         exported = {name: tensor.clone() for name, tensor in self.model.export_hf()}
         same = exported.keys() == original.keys()
         gap = max(_gap(tensor, original[name].to(tensor.dtype)) for name, tensor in exported.items())
-        return {"export": gap, "names_differ": float(not same)}
+        return {"export": gap, "names_differ": float(not same), "saved": self._save()}
+
+    def _save(self) -> float:
+        """Write the model as a Hugging Face folder and read it with transformers."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        target = Path(self.folder).with_name(Path(self.folder).name + "-saved")
+        self.model.save_hf(str(target))
+        again = AutoModelForCausalLM.from_pretrained(target, dtype=self.hf.dtype)
+        assert len(AutoTokenizer.from_pretrained(target)) == len(AutoTokenizer.from_pretrained(self.folder))
+        pairs = zip(again.parameters(), self.hf.parameters(), strict=True)
+        return max(_gap(ours, theirs) for ours, theirs in pairs)
 
 
 def _coefficients(number: int, batch: list[tuple[np.ndarray, int]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 #: logit of a padded vocabulary entry: its probability is an exact zero and products with it stay finite
-_NEVER = -1e30
+_NEVER = -1e20
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,11 @@ class _TokenLogprobs(torch.autograd.Function):
         rows, weight, targets, lse, entropy = ctx.saved_tensors
         need_rows, need_weight = ctx.needs_input_grad[:2]
         grad_rows = torch.zeros_like(rows) if need_rows else None
-        # Summed in float32 over chunks; the model's dtype would round once a chunk.
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if need_weight else None
-        for at in _chunks(len(rows), ctx.chunk_size):
+        chunks = _chunks(len(rows), ctx.chunk_size)
+        # Summed in float32 over several chunks; the model's dtype would round once a chunk.
+        wide = torch.float32 if len(chunks) > 1 else weight.dtype
+        grad_weight = torch.zeros_like(weight, dtype=wide) if need_weight else None
+        for at in chunks:
             logits = _logits(rows[at], weight, ctx.shard, ctx.temperature)
             log_p = logits.sub_(lse[at, None])
             slope = log_p.exp()
@@ -126,9 +128,17 @@ class _TokenLogprobs(torch.autograd.Function):
             if grad_rows is not None:
                 grad_rows[at] = slope @ weight
             if grad_weight is not None:
-                grad_weight += slope.T @ rows[at]
+                _add_product(grad_weight, slope, rows[at])
         cast = None if grad_weight is None else grad_weight.to(weight.dtype)
         return grad_rows, cast, None, None, None, None, None
+
+
+def _add_product(total: torch.Tensor, slope: torch.Tensor, rows: torch.Tensor) -> None:
+    """``total += slope.T @ rows``, without a copy of the product where the dtypes allow it."""
+    if total.dtype == rows.dtype:
+        total.addmm_(slope.T, rows)
+    else:
+        total.add_(slope.T @ rows)
 
 
 def _chunks(count: int, size: int) -> list[slice]:
