@@ -1,14 +1,16 @@
-"""Real engines on tiny models, and a trainer that stands on Hugging Face: its weights and log-probs are the reference."""
+"""Real engines on tiny models, and a trainer that stands on Hugging Face, whose answers are the reference."""
 
 from __future__ import annotations
 
 import logging
 import os
 import runpy
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from vime_core.config.sections import Config
@@ -42,6 +44,37 @@ def logprobs(model: Any, tokens: list[int], temperature: float = 1.0) -> list[fl
         logits = model(torch.tensor([tokens])).logits[0, :-1].float() / temperature
     rows = torch.log_softmax(logits, -1)
     return [float(rows[place, token]) for place, token in enumerate(tokens[1:])]
+
+
+def processes(*marks: str) -> dict[int, str]:
+    """pid -> command line of the processes whose command line has one of ``marks``, and of all below them."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if any(mark in line for mark in marks):
+            found |= {below.pid: line for below in [process, *_below(process)]}
+    return found
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def assert_gone(pids: Iterable[int], deadline: float = 20.0) -> None:
+    end = time.monotonic() + deadline
+    while left := [pid for pid in pids if _runs(pid)]:
+        assert time.monotonic() < end, f"still running: {left}"
+        time.sleep(0.2)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 class FolderTrainer:
@@ -85,6 +118,14 @@ def moe_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     build = runpy.run_path(str(SUPPORT / "models.py"))["build_model"]
     root = tmp_path_factory.mktemp("moe")
     return {name: build(root / name, "qwen3_moe", seed=seed) for name, seed in (("A", 1), ("B", 2))}
+
+
+@pytest.fixture(scope="session")
+def tied_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Head and embedding are one parameter."""
+    build = runpy.run_path(str(SUPPORT / "models.py"))["build_model"]
+    root = tmp_path_factory.mktemp("tied")
+    return {name: build(root / name, "qwen3", tied=True, seed=seed) for name, seed in (("A", 1), ("B", 2))}
 
 
 @pytest.fixture(scope="module")

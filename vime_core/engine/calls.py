@@ -38,7 +38,8 @@ def _answer(name: str, ref: Any, left: float, deadline: float, what: str) -> Any
     except ray.exceptions.RayTaskError as error:
         return _as_raised(name, error, what)
     except ray.exceptions.RayError as error:
-        return EngineError(f"{name}: {what}: its process is gone: {error}")
+        why = str(error).partition("\n")[0]
+        return EngineError(f"{name}: {what}: its process is gone: {why}")
 
 
 def _as_raised(name: str, error: Any, what: str) -> Exception:

@@ -4,6 +4,7 @@ of many."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ class ServerControl(UpdatableEngine):
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self, timeout: float) -> dict[str, Any]:
-        """Check that the server can do what a run needs. Returns ``{"url": url, "workers": n}``.
+        """Check that the server can do what a run needs. Returns ``{"url": url, "workers": n, "pid": pid}``.
 
         Raises:
             EngineError: it cannot; the message says how to start it.
@@ -49,7 +50,7 @@ class ServerControl(UpdatableEngine):
         except EngineError as error:
             raise EngineError(f"{error}\nstart it with: {NEEDED}") from error
         await self.set_version(0)
-        return {"url": self.url, "workers": int(size)}
+        return {"url": self.url, "workers": int(size), "pid": os.getpid()}
 
     async def score(self, tokens: Sequence[int]) -> list[float]:
         """Log-probs [len(tokens) - 1] of tokens[1:] given their prefixes, at temperature 1."""

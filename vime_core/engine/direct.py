@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,7 +33,7 @@ class DirectEngine(UpdatableEngine):
         self._loop: EngineLoop | None = None
 
     async def start(self, timeout: float) -> dict[str, Any]:
-        """Load the model as version 0. Returns ``{"url": "", "workers": n}``.
+        """Load the model as version 0. Returns ``{"url": "", "workers": n, "pid": pid}``.
 
         Raises:
             EngineError: vLLM could not be started; the message ends with vLLM's.
@@ -46,7 +47,7 @@ class DirectEngine(UpdatableEngine):
             what = f"{self.name} did not start: {type(error).__name__}: {error}"
             raise EngineError(what + log_tail(self.log)) from error
         await self.set_version(0)
-        return {"url": "", "workers": self.spec.tensor_parallel_size}
+        return {"url": "", "workers": self.spec.tensor_parallel_size, "pid": os.getpid()}
 
     def _make(self) -> LLMEngine:
         from vllm.engine.arg_utils import EngineArgs

@@ -72,7 +72,8 @@ class DirectClient:
             async for reference in self.actor.generate.options(num_returns="streaming").remote(batch):
                 self._receive(await reference)
         except Exception as error:
-            self._fail(batch, f"the engine's process did not answer: {type(error).__name__}: {error}")
+            what = str(error).partition("\n")[0]
+            self._fail(batch, f"the engine's process did not answer: {type(error).__name__}: {what}")
         else:
             self._fail(batch, "the engine ended the call without a reply to it")
 

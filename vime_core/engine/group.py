@@ -32,6 +32,7 @@ class EngineGroup:
         client_spec: give it to the rollout process; ``client_spec.connect()`` makes the client there.
         canary: token ids of the fixed prompt that proves a sync.
         workers: vLLM worker processes of each engine; each of them is one rank of a collective weight transfer.
+        pids: process ids of the engines' actors, each on its node.
         seconds: of the last :meth:`apply`, by phase; the slowest engine's.
     """
 
@@ -41,6 +42,7 @@ class EngineGroup:
         self.names, self.actors, self.config = list(names), list(actors), config
         self.urls = [str(info["url"]) for info in started]
         self.workers = [int(info["workers"]) for info in started]
+        self.pids = [int(info["pid"]) for info in started]
         self.router: Router | None = None
         self.client_spec = ClientSpec("none")
         self.canary: list[int] = []
@@ -57,7 +59,7 @@ class EngineGroup:
         Raises:
             EngineError: one did not come up; the message ends with the last lines of its log. Nothing keeps running.
         """
-        canary = canary_tokens(hf_folder)
+        canary = canary_tokens(hf_folder, config.rollout.rollout_max_context_len)
         launch = Launch(config, device, hf_folder, plugins, log_dir, f"vime-{uuid.uuid4().hex[:8]}")
         names, actors = launch.create()
         deadline = config.cluster.start_timeout_secs

@@ -74,7 +74,7 @@ class HttpClient:
         headers = {SESSION_HEADER: request.session} if request.session else {}
         try:
             async with asyncio.timeout(self.spec.timeout):
-                return _reply(id, await self._post(id, body, headers))
+                return reply_from_json(id, await self._post(id, body, headers))
         except TimeoutError:
             where = f"{self.spec.router} in {self.spec.timeout:.0f} s"
             raise EngineError(f"request {id}: no reply through {where}") from None
@@ -90,6 +90,8 @@ class HttpClient:
                     what = f"{self.spec.router} cannot be reached, {attempt + 1} attempts"
                     raise EngineError(f"request {id}: {what}: {type(error).__name__}: {error}") from error
                 await asyncio.sleep(_BACKOFF * 2**attempt)
+            except aiohttp.ClientError as error:
+                raise EngineError(f"request {id}: {self.spec.router}: {type(error).__name__}: {error}") from error
         raise AssertionError("unreachable")
 
     async def _once(self, id: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
@@ -101,7 +103,7 @@ class HttpClient:
             return await response.json()
 
 
-def _reply(id: str, answer: Mapping[str, Any]) -> GenerateReply:
+def reply_from_json(id: str, answer: Mapping[str, Any]) -> GenerateReply:
     choices = answer.get("choices") or []
     if len(choices) != 1:
         raise EngineError(f"request {id}: the engine's reply has {len(choices)} choices instead of one")

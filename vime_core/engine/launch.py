@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.engine import actors
 from vime_core.engine.client import ClientSpec
+from vime_core.engine.ports import reachable_host
 from vime_core.engine.router import Router
 from vime_core.engine.spec import EngineSpec, engine_specs
+from vime_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
@@ -35,10 +37,15 @@ class Launch:
     @property
     def transport(self) -> str:
         """ "auto" is direct for exactly one engine of our own: there is nothing to route and no HTTP to pay for."""
-        wish = self.config.engine.engine_transport
+        section, wish = self.config.engine, self.config.engine.engine_transport
+        lone = self.config.num_engines == 1 and not section.vllm_router_ip
+        if wish == "direct" and not lone:
+            raise ConfigError(
+                "--engine-transport direct works with exactly one engine that vime starts and no router: "
+                "leave it at auto"
+            )
         if wish != "auto":
             return wish
-        lone = self.config.num_engines == 1 and not self.config.engine.vllm_router_ip
         return "direct" if lone else "router"
 
     def create(self) -> tuple[list[str], list[Any]]:
@@ -60,7 +67,7 @@ class Launch:
                 router.add(engine)
             return router
         log, deadline = self.log_dir / "router.log", self.config.cluster.start_timeout_secs
-        return Router.start(engines, self.config.router, log, _host(), deadline)
+        return Router.start(engines, self.config.router, log, reachable_host(), deadline)
 
     def client_spec(self, engines: Sequence[str], router: Router | None) -> ClientSpec:
         section = self.config.engine
@@ -78,7 +85,7 @@ class Launch:
         import ray
 
         environment = {**spec.environment, **self.plugins.worker_environment("engine", self.config)}
-        spec = dataclasses.replace(spec, environment=environment, host=spec.host or _host())
+        spec = dataclasses.replace(spec, environment=environment)
         options = {
             **self.device.ray_options(spec.tensor_parallel_size),
             "name": self._name(spec.index),
@@ -102,11 +109,3 @@ class Launch:
 
     def _name(self, index: int) -> str:
         return f"{self.tag}-engine-{index}"
-
-
-def _host() -> str:
-    """Loopback on one machine; on a cluster that the user pointed at, the address the other nodes see."""
-    import ray
-
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    return "127.0.0.1" if len(nodes) <= 1 else ray.util.get_node_ip_address()

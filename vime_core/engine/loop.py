@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -62,8 +62,7 @@ class EngineLoop:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._active: dict[str, Job] = {}  # by vLLM's own request id
         self._touched: set[Mailbox] = set()
-        self._error: BaseException | None = None
-        self._stopping = False
+        self._error: EngineError | None = None
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
         self._thread.start()
@@ -109,31 +108,37 @@ class EngineLoop:
         return self.call(work)
 
     def stop(self, timeout: float) -> bool:
-        """End the thread; whether it ended in time."""
-        self._stopping = True
-        self._inbox.put(lambda: None)
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        """Give the engine's memory and workers back; every later call is an error. Whether that was done in time."""
+        stopped: Future[None] = Future()
+
+        def run() -> None:
+            self._end(EngineError("the engine has been shut down"))
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                engine.engine_core.shutdown()
+            stopped.set_result(None)
+
+        self._inbox.put(run)
+        done, _ = wait([stopped], timeout)
+        return bool(done)
 
     # on the thread -------------------------------------------------------------------------------------------
     def _run(self) -> None:
         try:
             self._engine = self._make()
         except BaseException as error:
-            self._error = error
+            self._end(EngineError(f"the engine did not start: {type(error).__name__}: {error}"))
             self._ready.set_exception(error)
         else:
             self._ready.set_result(None)
-        while not self._stopping:
+        while True:
             self._drain(block=not self._busy())
             if self._busy():
                 self._step()
             self._deliver()
-        if self._engine is not None:
-            self._engine.engine_core.shutdown()
 
     def _busy(self) -> bool:
-        return bool(self._active) and not self.paused and self._error is None and not self._stopping
+        return bool(self._active) and not self.paused
 
     def _drain(self, block: bool) -> None:
         try:
@@ -147,10 +152,14 @@ class EngineLoop:
         try:
             self._alive().step()
         except BaseException as error:
-            self._error = error
-            lost, self._active = list(self._active.values()), {}
-            for job in lost:
-                self._post(job, EngineError(f"request {job.id}: {self._obituary()}"))
+            self._end(EngineError(f"the engine died: {type(error).__name__}: {error}"))
+
+    def _end(self, error: EngineError) -> None:
+        """From here on nothing but ``error``, for what runs and for what comes."""
+        self._error = self._error or error
+        lost, self._active = list(self._active.values()), {}
+        for job in lost:
+            self._post(job, EngineError(f"request {job.id}: {self._error}"))
 
     def _post(self, job: Job, output: RequestOutput | EngineError) -> None:
         job.mailbox.post(job.id, output)
@@ -163,12 +172,9 @@ class EngineLoop:
 
     def _alive(self) -> LLMEngine:
         if self._error is not None:
-            raise EngineError(self._obituary()) from self._error
+            raise EngineError(str(self._error))
         assert self._engine is not None
         return self._engine
-
-    def _obituary(self) -> str:
-        return f"the engine died: {type(self._error).__name__}: {self._error}"
 
     def _add(self, job: Job) -> None:
         engine = self._alive()

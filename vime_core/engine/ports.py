@@ -24,6 +24,15 @@ class ReservedPort:
         self._socket.close()
 
 
+def reachable_host() -> str:
+    """Where a server of this process listens: loopback, or this node's address in a Ray cluster of several nodes."""
+    import ray
+
+    if not ray.is_initialized() or sum(node["Alive"] for node in ray.nodes()) <= 1:
+        return "127.0.0.1"
+    return ray.util.get_node_ip_address()
+
+
 def free_port(host: str) -> int:
     """A port that is free now, for a server that shares none."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vime_core.engine.control import ServerControl
 from vime_core.engine.flags import to_flags
-from vime_core.engine.ports import ReservedPort, answers
+from vime_core.engine.ports import ReservedPort, answers, reachable_host
 from vime_core.engine.process import ChildProcess
 from vime_core.engine.spec import EngineSpec
 
@@ -33,9 +33,10 @@ class ServerEngine(ServerControl):
         Raises:
             EngineError: it ended or did not come up; with the last lines of its log.
         """
-        self._port = ReservedPort(self.spec.host, self.spec.port)
-        self.url = f"http://{self.spec.host}:{self._port.number}"
-        command = server_command(self.spec, self._port.number)
+        host = self.spec.host or reachable_host()
+        self._port = ReservedPort(host, self.spec.port)
+        self.url = f"http://{host}:{self._port.number}"
+        command = server_command(self.spec, host, self._port.number)
         self._process = ChildProcess(self.name, command, self.log, server_environment(self.spec), _GRACE)
         await asyncio.to_thread(self._process.wait_until, lambda: answers(self.url + "/health"), timeout)
         return await super().start(timeout)
@@ -53,12 +54,12 @@ class ServerEngine(ServerControl):
             self._port.release()
 
 
-def server_command(spec: EngineSpec, port: int) -> list[str]:
+def server_command(spec: EngineSpec, host: str, port: int) -> list[str]:
     """Not the ``vllm`` command: it asks for the metadata of a distribution that the CPU build does not have."""
     arguments = dict(spec.arguments)
     if spec.tensor_parallel_size == 1:
         arguments.setdefault("distributed_executor_backend", "uni")
-    own = ["--model", spec.model, "--host", spec.host, "--port", str(port), "--enable-scale-out"]
+    own = ["--model", spec.model, "--host", host, "--port", str(port), "--enable-scale-out"]
     quiet = ["--uvicorn-log-level", "warning", "--enable-prompt-tokens-details"]
     module = "vllm.entrypoints.openai.api_server"
     return [sys.executable, "-m", module, *own, *quiet, *to_flags(arguments, negatable=True)]

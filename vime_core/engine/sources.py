@@ -86,6 +86,11 @@ class Checkpoint:
                     yield name, content.get_tensor(name)
 
     def _files(self) -> list[Path]:
+        """Those that the index names, where there is one: a folder may hold the same weights in a second layout."""
+        index = self.folder / "model.safetensors.index.json"
+        if index.is_file():
+            names = set(json.loads(index.read_text())["weight_map"].values())
+            return sorted(self.folder / name for name in names)
         return sorted(self.folder.glob("*.safetensors")) if self.folder.is_dir() else []
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: name under which the weight-transfer engine is registered with vLLM
 TRANSFER_BACKEND = "vime"
 
+#: tokens of the canary prompt
+_CANARY = 16
+
 #: variable of vLLM's CPU workers: one list of cores a worker, separated by "|"
 _BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 
@@ -32,6 +35,7 @@ class EngineSpec:
         arguments: vLLM's engine arguments under vLLM's names, as Python values: the device's, then the user's
             ``--vllm-*``, then what the run relies on.
         environment: variables that must stand before vLLM is imported.
+        host: where a server listens; empty: loopback, or the node's address in a cluster of several.
         port: 0 lets the engine choose a free one.
     """
 
@@ -39,7 +43,7 @@ class EngineSpec:
     model: str
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
-    host: str = "127.0.0.1"
+    host: str = ""
     port: int = 0
 
     @property
@@ -58,7 +62,7 @@ def engine_specs(config: Config, device: DeviceBackend, hf_folder: str) -> list[
         ConfigError: a ``--vllm-*`` value contradicts what the run relies on.
     """
     user = dict(config.vllm)
-    host = str(user.pop("host", "127.0.0.1"))
+    host = str(user.pop("host", None) or "")
     port = int(user.pop("port", 0) or 0)
     tensor_parallel = config.cluster.rollout_num_gpus_per_engine
     required = _required(tensor_parallel)
@@ -110,8 +114,11 @@ def _environment(device: DeviceBackend, index: int, workers: int) -> dict[str, s
     return environment
 
 
-def canary_tokens(hf_folder: str, length: int = 16) -> list[int]:
+def canary_tokens(hf_folder: str, context: int | None) -> list[int]:
     """Token ids of a fixed prompt: spread over the vocabulary, the same for every run of a model.
+
+    Args:
+        context: longest sequence that the engines take, if it is limited.
 
     Raises:
         ConfigError: the folder has no readable config.json.
@@ -124,5 +131,6 @@ def canary_tokens(hf_folder: str, length: int = 16) -> list[int]:
     size = values.get("vocab_size") or values.get("text_config", {}).get("vocab_size")
     if not size:
         raise ConfigError(f"{path}: no vocab_size")
+    length = min(_CANARY, context - 1) if context else _CANARY
     # the top of the vocabulary is often padding, so only its lower half
     return [(3 + position * 7919) % max(int(size) // 2, 1) for position in range(length)]

@@ -21,7 +21,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.logger import init_logger
 
-from vime_core.engine.layout import layout_faults
+from vime_core.engine.layout import TIED_HEAD, layout_faults
 from vime_core.engine.manifest import Manifest
 from vime_core.engine.sources import Checkpoint, ReceivedBytes, Source
 from vime_core.engine.upstream_fixes import install_worker_fixes, reset_moe_kernels
@@ -68,6 +68,7 @@ class VimeTransferEngine(WeightTransferEngine[VimeInit, VimeUpdate]):
         super().__init__(*args)
         self.fixes = install_worker_fixes()
         self.checkpoint = Checkpoint(self.model_config.model)
+        self.shapes = self.checkpoint.shapes()
         self.current: Source = self.checkpoint
         self.previous: Source | None = None
         self.outcome = Outcome()
@@ -113,7 +114,7 @@ class VimeTransferEngine(WeightTransferEngine[VimeInit, VimeUpdate]):
         source = ReceivedBytes.of(manifest, rank_offset + self._rank())
         outcome.seconds["receive"], started = _lap(started)
         outcome.names, outcome.nbytes = manifest.names, manifest.nbytes
-        faults = layout_faults(manifest, self.checkpoint.shapes(), tied=self._tied())
+        faults = layout_faults(manifest, self.shapes, tied=self._tied())
         if faults:
             raise Refusal("; ".join(faults))
         outcome.digest = source.digest()
@@ -151,16 +152,30 @@ class VimeTransferEngine(WeightTransferEngine[VimeInit, VimeUpdate]):
             expected = {name for name, _ in self.model.named_parameters()}
             model: Any = self.model
             loaded = model.load_weights(self._wanted(source))
+            if loaded is not None:
+                loaded |= self._load_tied_head(source, expected)
         finally:
             finalize_layerwise_reload(self.model, self.model_config)
         missing = sorted(expected - loaded) if loaded is not None else []
         if missing:
             raise Refusal(f"the model has parameters that no tensor reached: {missing[:3]} ({len(missing)} in all)")
 
+    def _load_tied_head(self, source: Source, expected: set[str]) -> set[str]:
+        """vLLM's models skip a head that is the embedding, but the head may hold a copy of its own, packed for the
+        device at start-up: without the embedding's bytes it would go on with the old weights. Returns names loaded."""
+        if not self._tied() or TIED_HEAD not in expected:
+            return set()
+        parameter: Any = self.model.get_parameter(TIED_HEAD)
+        for name, tensor in source.tensors():
+            if name.endswith("embed_tokens.weight"):
+                parameter.weight_loader(parameter, tensor)
+                return {TIED_HEAD}
+        return set()
+
     def _wanted(self, source: Source) -> Iterator[tuple[str, torch.Tensor]]:
-        """Without the head where it is the embedding: vLLM's models have no parameter for it."""
+        """Without the head where it is the embedding: vLLM's loaders skip it."""
         tied = self._tied()
-        return ((name, tensor) for name, tensor in source.tensors() if not (tied and name == "lm_head.weight"))
+        return ((name, tensor) for name, tensor in source.tensors() if not (tied and name == TIED_HEAD))
 
     def _tied(self) -> bool:
         return bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))

@@ -16,6 +16,7 @@ import xxhash
 from vime_core.engine.byte_store import CHUNK, ByteStore, map_bytes
 from vime_core.engine.gloo_link import GlooLink, MeetingPoint
 from vime_core.engine.manifest import Manifest, TensorEntry, aligned
+from vime_core.engine.ports import reachable_host
 from vime_core.errors import ConfigError, SyncError
 
 if TYPE_CHECKING:
@@ -54,13 +55,8 @@ class Publisher:
             ConfigError: ``--sync-fault`` is not one.
         """
         sync = config.sync
-        host = own_address(config)
-        return cls(
-            sync.update_weight_buffer_size,
-            sync.vllm_weight_transfer_timeout_sec,
-            host,
-            fault_sync(sync.sync_fault),
-        )
+        deadline, fault = sync.vllm_weight_transfer_timeout_sec, fault_sync(sync.sync_fault)
+        return cls(sync.update_weight_buffer_size, deadline, reachable_host(), fault)
 
     def publish(self, named_tensors: NamedTensors, version: int) -> Manifest:
         """Copy the tensors (consumed one at a time, from any device) and describe them.
@@ -105,15 +101,6 @@ class Publisher:
         for store in self._stores.values():
             store.close()
         self._stores.clear()
-
-
-def own_address(config: Config) -> str:
-    """Loopback on one machine; on a cluster that the user pointed at, the address the other nodes see."""
-    if not config.cluster.ray_address:
-        return "127.0.0.1"
-    import ray
-
-    return ray.util.get_node_ip_address()
 
 
 def fault_sync(fault: str | None) -> int:

@@ -67,9 +67,8 @@ class TransactionalSync(WeightSync):
                 proofs = self._with_canary(proofs)
             self._require_close(proofs)
         except VimeError as error:
-            self._engines.rollback(version, former)
             raise SyncError(
-                f"weights version {version} not committed, engines are back at {former}: {error}"
+                f"weights version {version} not committed: {error}; {self._back(version, former)}"
             ) from error
         seconds = time.perf_counter() - started
         return Receipt(version, manifest.digest, manifest.names, manifest.nbytes, seconds, tuple(proofs), phases)
@@ -80,6 +79,14 @@ class TransactionalSync(WeightSync):
     def _carry(self, manifest: Manifest) -> list[EngineProof]:
         """Get the bytes to every engine and into its model. Raises SyncError with all engines at their old version."""
         return self._engines.apply(manifest)
+
+    def _back(self, version: int, former: Sequence[int]) -> str:
+        """Take the engines back; what became of it."""
+        try:
+            self._engines.rollback(version, former)
+        except VimeError as error:
+            return f"going back failed too: {error}"
+        return f"the engines are back at {sorted(set(former))}"
 
     def _require_equal(self, manifest: Manifest, proofs: Sequence[EngineProof]) -> None:
         want = (manifest.version, manifest.digest, manifest.names)
