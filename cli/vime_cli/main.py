@@ -15,13 +15,19 @@ from vime_cli.commands import COMMANDS, find
 from vime_core.errors import ConfigError, UsageError, VimeError
 
 INTERRUPTED = 130
+#: as a shell reports a command that SIGPIPE ended
+PIPE_BROKEN = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        sys.stdout.flush()  # what is still in the buffer may break the pipe, too
+        return code
+    except BrokenPipeError:
+        return _reader_left()
     except VimeError as error:
         return _report(error)
     except KeyboardInterrupt:
@@ -37,6 +43,12 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0].startswith("-"):
         raise UsageError(f"no option '{arguments[0]}' before a command; vime --help lists the commands")
     return find(arguments[0])(arguments[1:])
+
+
+def _reader_left() -> int:
+    """``vime ... | head``: nobody reads on, so the command ends without a word, and so does the interpreter's flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_BROKEN
 
 
 def _report(error: VimeError) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vime_core.config.sections import Config
@@ -59,6 +59,34 @@ class RowSchema:
             supervised,
         )
 
+    @classmethod
+    def of_evaluation(cls, config: Config) -> RowSchema:
+        """Of the files of ``--eval-prompt-data``."""
+        return replace(
+            cls.of(config),
+            input_key=config.eval.eval_input_key or config.data.input_key,
+            label_key=config.eval.eval_label_key or config.data.label_key,
+        )
+
+    def draft(self, row: Row) -> Prompt:
+        """A row's values, checked as far as that needs no tokenizer; ``tokens`` are still empty.
+
+        Raises:
+            DataError: a key is missing or holds something else. The message lacks the row's source.
+        """
+        prompt = _required(row, self.input_key, "--input-key")
+        label = None if self.label_key is None else _required(row, self.label_key, "--label-key")
+        metadata = _of_type(row, self.metadata_key, dict) or {}
+        tools = _of_type(row, self.tool_key, list)
+        dialogue = isinstance(prompt, list) and prompt and all(isinstance(m, dict) and "role" in m for m in prompt)
+        if not dialogue and not isinstance(prompt, str):
+            raise DataError(
+                f"key {self.input_key!r} must be text or a list of messages with a role, not {_short(prompt)}"
+            )
+        if dialogue and not self.apply_chat_template:
+            raise DataError(f"key {self.input_key!r} holds messages; they need --apply-chat-template")
+        return Prompt(prompt, [], label, metadata, tools, row.source)
+
 
 @dataclass
 class PromptDataset:
@@ -99,7 +127,7 @@ class PromptDataset:
         if not paths:
             raise DataError(f"data set {name!r}: no file given; name one with --prompt-data")
         rows = [row for path in paths for row in read_rows(path, bad)]
-        prompts = _Builder(schema, tokenizer, limits, bad).build(rows)
+        prompts = build_prompts(rows, schema, tokenizer, limits, bad)
         bad.log()
         if not prompts:
             left_out = f" ({bad.count} left out: {bad.summary()})" if bad.count else ""
@@ -147,36 +175,17 @@ class _Builder:
             return None
 
     def _draft(self, row: Row) -> tuple[Prompt, str]:
-        schema = self.schema
-        value = self._required(row, schema.input_key, "--input-key")
-        label = None if schema.label_key is None else self._required(row, schema.label_key, "--label-key")
-        metadata = _of_type(row, schema.metadata_key, dict) or {}
-        tools = _of_type(row, schema.tool_key, list)
-        text = self._render(value, tools)
-        return Prompt(value, [], label, metadata, tools, row.source), text
+        prompt = self.schema.draft(row)
+        return prompt, self._render(prompt)
 
-    def _required(self, row: Row, key: str, flag: str) -> Any:
-        value = row.values.get(key)
-        if value is None:
-            state = "is null" if key in row.values else f"is missing (keys: {', '.join(map(str, row.values))})"
-            raise DataError(f"key {key!r} {state}; {flag} names another")
-        return value
+    def _render(self, row: Prompt) -> str:
+        text = row.prompt
+        if not self.schema.apply_chat_template and isinstance(text, str):
+            return text
+        messages: Sequence[Message] = [{"role": "user", "content": text}] if isinstance(text, str) else text
+        return self._template.render(self._asked(messages), row.tools, generation_prompt=True)
 
-    def _render(self, value: Any, tools: list[Any] | None) -> str:
-        key = self.schema.input_key
-        if isinstance(value, str):
-            messages: list[Message] = [{"role": "user", "content": value}]
-        elif isinstance(value, list) and value and all(isinstance(m, dict) and "role" in m for m in value):
-            messages = value
-        else:
-            raise DataError(f"key {key!r} must be text or a list of messages with a role, not {_short(value)}")
-        if self.schema.apply_chat_template:
-            return self._template.render(self._asked(messages), tools, generation_prompt=True)
-        if not isinstance(value, str):
-            raise DataError(f"key {key!r} holds messages; they need --apply-chat-template")
-        return value
-
-    def _asked(self, messages: list[Message]) -> list[Message]:
+    def _asked(self, messages: Sequence[Message]) -> Sequence[Message]:
         """What the model is asked: in a supervised dialogue, all before its first assistant turn."""
         if not self.schema.supervised or self.schema.label_key is not None:
             return messages
@@ -211,6 +220,21 @@ def supervised_target(row: Prompt | Sample, template: ChatTemplate) -> Target:
     if isinstance(row.prompt, str):
         raise DataError("a text prompt needs a label to train on; --label-key names its key")
     return dialogue_target(row.prompt, row.tools, template)
+
+
+def build_prompts(
+    rows: Iterable[Row], schema: RowSchema, tokenizer: Tokenizer, limits: LengthLimits, bad: BadRows
+) -> list[Prompt]:
+    """The usable ones of these rows, tokenised; ``bad`` hears of the others."""
+    return _Builder(schema, tokenizer, limits, bad).build(rows)
+
+
+def _required(row: Row, key: str, flag: str) -> Any:
+    value = row.values.get(key)
+    if value is None:
+        state = "is null" if key in row.values else f"is missing (keys: {', '.join(map(str, row.values))})"
+        raise DataError(f"key {key!r} {state}; {flag} names another")
+    return value
 
 
 def _of_type(row: Row, key: str, kind: type) -> Any:

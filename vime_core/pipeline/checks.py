@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.config.fill import placeholders
 from vime_core.config.rules import Facts, read_model, violations
-from vime_core.data.bad_rows import BadRows
-from vime_core.data.readers import read_rows
-from vime_core.errors import ConfigError, VimeError
+from vime_core.errors import ConfigError
+from vime_core.pipeline.rows import check_rows
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
@@ -27,7 +26,7 @@ def check_before_start(config: Config, plugins: Any) -> None:
     if found:
         raise ConfigError(found)
     rollout = config.rollout
-    plugins.rollouts.resolve(rollout.rollout_function)
+    generator = plugins.rollouts.resolve(rollout.rollout_function)
     for name in (rollout.reward, config.eval.eval_reward):
         if name is not None:
             plugins.rewards.resolve(name)
@@ -37,7 +36,7 @@ def check_before_start(config: Config, plugins: Any) -> None:
         from vime_core.observe.tensorboard import require_tensorboard
 
         require_tensorboard()
-    _check_rows(config)
+    check_rows(config, supervised=generator.supervised)
 
 
 def facts_of(config: Config, plugins: Any) -> Facts:
@@ -57,23 +56,3 @@ def facts_of(config: Config, plugins: Any) -> Facts:
         supplies=SUPPLIES,
         supports_colocate=device.supports_colocate,
     )
-
-
-def _check_rows(config: Config) -> None:
-    """Read every data file once, so that a bad row or too few of them is reported in a second.
-
-    Raises:
-        DataError: a row that cannot be used (unless rows are skipped); no rows.
-        VimeError: fewer prompts than a step takes.
-    """
-    paths = config.data.prompt_data
-    if any(placeholders(path) for path in paths):
-        return
-    bad = BadRows(config.data.on_bad_row)
-    rows = sum(1 for path in paths for _ in read_rows(path, bad))
-    need = config.rollout.rollout_batch_size or 1
-    if rows < need:
-        raise VimeError(
-            f"{', '.join(paths)}: {rows} usable rows, but a step takes {need} prompts: lower --rollout-batch-size "
-            "or give more data"
-        )

@@ -52,10 +52,12 @@ class StageRun:
             outcome = str(error).splitlines()[0]
             raise
         finally:
-            recorder.close()
-            summary = self._summary(recorder, clock, outcome)
-            self.folder.write_text("report.txt", render(summary))
-            self.plugins.run_finished(self.folder, outcome)
+            try:
+                recorder.close()
+            finally:  # the view may have lost its reader
+                summary = self._summary(recorder, clock, outcome)
+                self.folder.write_text("report.txt", render(summary))
+                self.plugins.run_finished(self.folder, outcome)
         if summary.target is not None and summary.target.reached is not True:
             print(render(summary), flush=True)
             raise TargetMissed(f"target missed: {self.config.run.target}; see {self.folder.report}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import comb
 
 from vime_core.config.sections import Config
@@ -34,11 +34,7 @@ def open_eval_sets(config: Config, tokenizer: Tokenizer) -> list[PromptDataset]:
     names = words[::2]
     if len(words) % 2 or len(set(names)) != len(names):
         raise ConfigError(f"--eval-prompt-data takes pairs of a name and a path, each name once; got {' '.join(words)}")
-    schema = replace(
-        RowSchema.of(config),
-        input_key=config.eval.eval_input_key or config.data.input_key,
-        label_key=config.eval.eval_label_key or config.data.label_key,
-    )
+    schema = RowSchema.of_evaluation(config)
     return [
         PromptDataset.read(name, [path], schema, tokenizer, LengthLimits.of(config), BadRows(config.data.on_bad_row))
         for name, path in zip(names, words[1::2])
