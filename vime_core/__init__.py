@@ -29,7 +29,7 @@ _PUBLIC = {
     "hookimpl": "vime_core.hookspecs",
 }
 
-__all__ = ["API_VERSION", *_PUBLIC]  # noqa: PLE0604
+__all__ = ["API_VERSION", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ A message says what happened, where (file:line, key, plugin, worker) and what to
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 
@@ -65,6 +66,15 @@ class CheckpointError(VimeError):
 
 class DeadlineError(VimeError):
     """A wait ran past its deadline. The message names what was awaited and for how long."""
+
+
+class Interrupted(VimeError):
+    """The user or the system asked the run to end. ``exit_code`` is 130 for SIGINT and 143 for SIGTERM."""
+
+    def __init__(self, signum: int) -> None:
+        self.signal = signal.Signals(signum)
+        self.exit_code = 128 + signum
+        super().__init__(f"stopped by {self.signal.name}; checkpoints written so far are valid")
 
 
 class TargetMissed(VimeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from vime_core.interfaces.reward import Score, Unscored
@@ -13,7 +13,7 @@ from vime_core.interfaces.reward import Score, Unscored
 Message = Mapping[str, Any]
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     PENDING = "pending"
     COMPLETED = "completed"
     TRUNCATED = "truncated"

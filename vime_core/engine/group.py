@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.engine.calls import gather, settle
+from vime_core.engine.calls import Check, gather, never, settle
 from vime_core.engine.client import ClientSpec
 from vime_core.engine.launch import Launch
 from vime_core.engine.spec import canary_tokens
@@ -49,12 +49,21 @@ class EngineGroup:
         self.seconds: dict[str, float] = {}
 
     @classmethod
-    def start(cls, config: Config, device: DeviceBackend, hf_folder: str, plugins: Any, log_dir: Path) -> EngineGroup:
+    def start(
+        cls,
+        config: Config,
+        device: DeviceBackend,
+        hf_folder: str,
+        plugins: Any,
+        log_dir: Path,
+        check: Check = never,
+    ) -> EngineGroup:
         """Start the engines side by side, then the router if there is one. Ray must be up.
 
         Args:
             plugins: the run's loaded plugins (``lock()`` and ``worker_environment(role, config)`` are used).
             log_dir: folder for one log an engine and one of the router.
+            check: called while waiting; raises when the user asked to stop.
 
         Raises:
             EngineError: one did not come up; the message ends with the last lines of its log. Nothing keeps running.
@@ -66,7 +75,7 @@ class EngineGroup:
         refs = [actor.start.remote(deadline) for actor in actors]
         group = cls(names, actors, [], config)
         try:
-            started = gather(names, refs, deadline + 10.0, "start")
+            started = gather(names, refs, deadline + 10.0, "start", check)
             group = cls(names, actors, started, config)
             group.router = launch.router(group.urls)
         except BaseException:

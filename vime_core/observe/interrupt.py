@@ -22,18 +22,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from vime_core.errors import VimeError
+from vime_core.errors import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class Interrupted(VimeError):
-    """The user or the system asked the run to end. ``exit_code`` is 130 for SIGINT and 143 for SIGTERM."""
-
-    def __init__(self, signum: int) -> None:
-        self.signal = signal.Signals(signum)
-        self.exit_code = 128 + signum
-        super().__init__(f"stopped by {self.signal.name}; checkpoints written so far are valid")
 
 
 class Interrupts:

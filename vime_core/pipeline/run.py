@@ -44,7 +44,7 @@ def run_plan(plan: Plan, plugins: Any) -> int:
             plugins.configure(config)
             progress = make_progress(config.observe.progress, sys.stdout)
             summary = StageRun(stage.name, config, place, plugins, progress, stop.check).run()
-            print(render(summary), flush=True)
+            print(render(summary), end="", flush=True)
             values |= _left_behind(stage.name, place.path, config.model.save_hf)
     return 0
 

@@ -66,7 +66,7 @@ def stack(config: Config, plugins: Any, logs: Path, check: Check) -> Iterator[St
         # Data first: a bad row or a missing file is reported before a model is built.
         plan = schedule(config, rollout.setup()["prompts_per_epoch"], meta)
         started = trainer.begin_setup(folder, str(resume) if resume else None, plan.optimizer_steps)
-        engines = _engines(config, device, folder, plugins, logs, ending)
+        engines = _engines(config, device, folder, plugins, logs, ending, check)
         trainer.finish_setup(started)
         if engines is not None:
             rollout.connect(engines.client_spec)
@@ -75,13 +75,19 @@ def stack(config: Config, plugins: Any, logs: Path, check: Check) -> Iterator[St
 
 
 def _engines(
-    config: Config, device: DeviceBackend, folder: str, plugins: Any, logs: Path, ending: contextlib.ExitStack
+    config: Config,
+    device: DeviceBackend,
+    folder: str,
+    plugins: Any,
+    logs: Path,
+    ending: contextlib.ExitStack,
+    check: Check,
 ) -> Any | None:
     if not config.needs_engines:
         return None
     from vime_core.engine.group import EngineGroup
 
-    engines = EngineGroup.start(config, device, folder, plugins, logs)
+    engines = EngineGroup.start(config, device, folder, plugins, logs, check)
     ending.callback(engines.shutdown, ENDING)
     return engines
 

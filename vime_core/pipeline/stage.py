@@ -59,7 +59,7 @@ class StageRun:
                 self.folder.write_text("report.txt", render(summary))
                 self.plugins.run_finished(self.folder, outcome)
         if summary.target is not None and summary.target.reached is not True:
-            print(render(summary), flush=True)
+            print(render(summary), end="", flush=True)
             raise TargetMissed(f"target missed: {self.config.run.target}; see {self.folder.report}")
         return summary
 

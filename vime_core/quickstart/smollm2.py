@@ -14,8 +14,15 @@ from pathlib import Path
 from vime_core.errors import UsageError
 
 TASK = "basic_arithmetic"
-TASK_OPTIONS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "operators": ["+", "-", "*"],
-                "allow_parentheses": False, "allow_negation": False}
+TASK_OPTIONS = {
+    "min_terms": 2,
+    "max_terms": 2,
+    "min_digits": 1,
+    "max_digits": 1,
+    "operators": ["+", "-", "*"],
+    "allow_parentheses": False,
+    "allow_negation": False,
+}
 INSTRUCTION = "Reply with the number only."
 
 
@@ -75,7 +82,7 @@ def convert(gguf: Path, folder: Path) -> None:
     if left:
         raise UsageError(f"{gguf} does not hold a Llama checkpoint as expected: {left[:5]}")
     folder.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.to(torch.bfloat16).save_pretrained(folder)  # type: ignore[arg-type]  # their stub of `to`
     tokenizer.save_pretrained(folder)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vime_core.errors import SyncError, VimeError
+from vime_core.errors import Interrupted, SyncError, VimeError
 from vime_core.interfaces.weight_sync import EngineProof, Receipt, WeightSync
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class TransactionalSync(WeightSync):
             with _timed(phases, "canary"):
                 proofs = self._with_canary(proofs)
             self._require_close(proofs)
+        except Interrupted:
+            self._back(version, former)
+            raise
         except VimeError as error:
             raise SyncError(
                 f"weights version {version} not committed: {error}; {self._back(version, former)}"
