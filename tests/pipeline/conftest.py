@@ -11,8 +11,7 @@ import pytest
 from vime_core.quickstart.addition import prepare
 
 REWARD = """def score(sample):
-    digits = [c for c in sample.response if c.isdigit()]
-    return sum(c in "01234" for c in digits) / 8
+    return sum(token % 2 for token in sample.response_tokens) / 8
 """
 
 

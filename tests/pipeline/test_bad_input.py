@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.runs import Done, flags, vime
 
 Options = Callable[..., dict[str, Any]]

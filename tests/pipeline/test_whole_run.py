@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.runs import Done, json_lines, step_rows, vime
 
+from tests.support.runs import Done, json_lines, step_rows, vime
 from vime_core.config.resolve import resolve
 from vime_core.observe.catalog import unknown
 from vime_core.trainer import checkpoint
@@ -79,13 +78,13 @@ class Finished:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Supervised steps, then GRPO with the user's own reward; its target is out of reach."""
     place = tmp_path_factory.mktemp("whole")
     (place / "small.toml").write_text(RECIPE)
     (place / "my_reward.py").write_text(MY_REWARD)
     done = vime(place, "train", "small.toml", "--plugin", "./my_reward.py")
-    yield Finished(done, place / "run")
+    return Finished(done, place / "run")
 
 
 @pytest.mark.e2e

@@ -46,7 +46,7 @@ class StageRun:
         self.plugins.run_started(self.folder)
         outcome = "failed"
         try:
-            self._inside(recorder, clock)
+            self._or_stopped(recorder, clock)
             outcome = "finished"
         except VimeError as error:
             outcome = str(error).splitlines()[0]
@@ -62,6 +62,14 @@ class StageRun:
             print(render(summary), end="", flush=True)
             raise TargetMissed(f"target missed: {self.config.run.target}; see {self.folder.report}")
         return summary
+
+    def _or_stopped(self, recorder: Recorder, clock: PhaseClock) -> None:
+        """What breaks because of a stop (a terminal signals the workers, too) is reported as the stop that it is."""
+        try:
+            self._inside(recorder, clock)
+        except Exception:
+            self.check()
+            raise
 
     def _inside(self, recorder: Recorder, clock: PhaseClock) -> None:
         with stack(self.config, self.plugins, self.folder.logs, self.check) as running:

@@ -1,0 +1,75 @@
+"""What goes wrong inside a run: a corrupted sync, rewards that judge some samples or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.runs import flags, json_lines, step_rows, vime
+
+Options = Callable[..., dict[str, Any]]
+pytestmark = pytest.mark.slow
+
+SOME = """
+import math
+
+def score(sample):
+    kind = sample.group % 4
+    if kind == 1:
+        raise ValueError("no such answer")
+    if kind == 2:
+        return None if sample.index else 1.0
+    if kind == 3:
+        return math.nan
+    return len(sample.response_tokens) + sample.index
+"""
+
+
+@pytest.mark.parametrize("engines", [1, 2], ids=["direct", "router"])
+def test_a_corrupted_sync_stops_the_run(tmp_path: Path, grpo: Options, engines: int) -> None:
+    done = vime(tmp_path, "train", *flags(**grpo(num_rollout=4, sync_fault="corrupt:2", rollout_num_gpus=engines)))
+    assert done.code == 1, done.text
+    assert "Traceback" not in done.err
+    (complaint,) = done.complaints
+    assert complaint.startswith("weights version 1 not committed, engines are back at ")
+    assert "digest" in complaint
+    assert [receipt["version"] for receipt in json_lines(tmp_path / "run" / "receipts.jsonl")] == [0]
+    assert complaint in (tmp_path / "run" / "report.txt").read_text()
+    assert done.left == {}
+
+
+def test_a_reward_that_cannot_judge_some_samples(tmp_path: Path, grpo: Options) -> None:
+    """A quarter of the groups each: scored, raises, None for some of a group, NaN."""
+    (tmp_path / "some.py").write_text(SOME)
+    options = grpo(reward="some.py:score", rollout_max_failure_ratio=0.9, rollout_batch_size=4)
+    done = vime(tmp_path, "train", *flags(**options))
+    assert done.code == 0, done.text
+    rows = step_rows(tmp_path / "run")
+    assert len(rows) == 2
+    for row in rows:
+        fates = {name.rpartition("/")[2]: n for name, n in row.items() if name.startswith("rollout/ledger/")}
+        assert fates["trained"] == 4 * (row["step"] + 1)
+        assert fates["unscored"] > 0
+        assert fates["failed"] == 0
+    last = {name.rpartition("/")[2]: n for name, n in rows[-1].items() if name.startswith("rollout/ledger/")}
+    samples = [s for step in range(2) for s in json_lines(tmp_path / "run" / "samples" / f"step_{step:06d}.jsonl")]
+    unscored = [sample for sample in samples if sample["outcome"] == "unscored"]
+    assert len({sample["group"] for sample in unscored}) == last["unscored"]
+    assert {sample["group"] % 4 for sample in samples if sample["outcome"] == "trained"} == {0}
+    reasons = {sample["reason"].split(":")[0] for sample in unscored}
+    assert {"raised ValueError", "not a number", "not finite"} <= reasons
+
+
+@pytest.mark.parametrize("verdict", ["None", "float('nan')", "1 / 0"])
+def test_a_reward_that_can_judge_nothing(tmp_path: Path, grpo: Options, verdict: str) -> None:
+    (tmp_path / "none.py").write_text(f"def score(sample):\n    return {verdict}\n")
+    done = vime(tmp_path, "train", *flags(**grpo(reward="none.py:score")))
+    assert done.code == 1, done.text
+    (complaint,) = done.complaints
+    assert complaint.startswith("step 0: 4 of 4 groups came to nothing (0 failed, 4 unscored;")
+    assert "none.py:score" in complaint
+    assert step_rows(tmp_path / "run") == []
+    assert done.left == {}
