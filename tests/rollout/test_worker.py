@@ -143,11 +143,11 @@ def test_resume_continues_exactly(config, client, plugins):
 
 
 def test_reward_from_a_file(config, client, plugins, tmp_path):
-    file = tmp_path / "my_reward.py"
+    file = tmp_path / "length_reward.py"
     file.write_text("def score(sample):\n    return float(len(sample.response))\n")
     (result,), _ = run(RolloutWorker(config(reward=f"{file}:score"), plugins, client("123")), 0)
     assert set(result.batch.reward.tolist()) == {3.0}
-    sys.modules.pop("vime_local_my_reward")
+    sys.modules.pop("vime_local_length_reward")
 
 
 @pytest.mark.parametrize(

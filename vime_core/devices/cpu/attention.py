@@ -21,6 +21,8 @@ from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.enums import AttnMaskType
 
+from vime_core.errors import ConfigError
+
 #: a stack may be padded to this multiple of the tokens in it
 _SLACK = 1.25
 
@@ -115,10 +117,10 @@ class CoreAttention(torch.nn.Module):
     ) -> None:
         super().__init__()
         if attn_mask_type not in (AttnMaskType.causal, AttnMaskType.padding_causal):
-            raise NotImplementedError(f"attention mask {attn_mask_type}: the torch module spec is causal only")
+            raise ConfigError(f"attention mask {attn_mask_type}: the torch module spec is causal only")
         dropout = config.attention_dropout if attention_dropout is None else attention_dropout
         if dropout or config.window_size is not None:
-            raise NotImplementedError("attention dropout and sliding windows are not in the torch module spec")
+            raise ConfigError("attention dropout and sliding windows are not in the torch module spec")
         self.scale = softmax_scale
         self.cp_group = getattr(pg_collection, "cp", None) or parallel_state.get_context_parallel_group()
 
@@ -134,7 +136,7 @@ class CoreAttention(torch.nn.Module):
     ) -> torch.Tensor:
         """[t, heads * d] for packed rows, else [s, b, heads * d]. ``attention_mask`` is not read: always causal."""
         if attention_bias is not None:
-            raise NotImplementedError("attention bias is not in the torch module spec")
+            raise ConfigError("attention bias is not in the torch module spec")
         if packed_seq_params is not None:
             return self._packed(query, key, value, self._plan(packed_seq_params)).flatten(1)
         length, batch = query.shape[:2]

@@ -16,6 +16,8 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from megatron.core.utils import divide
 
+from vime_core.errors import ConfigError
+
 
 class GroupedLinear(torch.nn.Module):
     """One weight an expert of this rank, [out, in] each. Expert tensor parallelism cuts the axis ``partition_dim``."""
@@ -37,7 +39,7 @@ class GroupedLinear(torch.nn.Module):
     ) -> None:
         super().__init__()
         if bias:
-            raise NotImplementedError("experts with a bias are not in the torch module spec")
+            raise ConfigError("experts with a bias are not in the torch module spec")
         self.num_gemms = num_gemms
         parts = pg_collection.expt_tp.size()
         shape = [output_size, input_size]

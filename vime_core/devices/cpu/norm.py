@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 from megatron.core.transformer import TransformerConfig
 
+from vime_core.errors import ConfigError
+
 
 def _weight(size: int, config: TransformerConfig) -> torch.nn.Parameter:
     weight = torch.nn.Parameter(torch.ones(size, dtype=config.params_dtype))
@@ -22,7 +24,7 @@ def _weight(size: int, config: TransformerConfig) -> torch.nn.Parameter:
 
 def _require_rms(config: TransformerConfig) -> None:
     if config.normalization != "RMSNorm" or config.layernorm_zero_centered_gamma:
-        raise NotImplementedError(f"normalization {config.normalization!r}: the torch module spec has RMSNorm only")
+        raise ConfigError(f"normalization {config.normalization!r}: the torch module spec has RMSNorm only")
 
 
 class Norm(torch.nn.Module):

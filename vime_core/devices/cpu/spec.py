@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from vime_core.devices.cpu.norm import Norm
+from vime_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from megatron.core.transformer.mlp import MLPSubmodules
@@ -35,9 +36,7 @@ class TorchSpecProvider:
     """Megatron's ``BackendSpecProvider`` protocol."""
 
     def linear(self) -> type:
-        raise NotImplementedError(
-            "linears without tensor parallelism (multi-latent attention) are not in the torch spec"
-        )
+        raise ConfigError("linears without tensor parallelism (multi-latent attention) are not in the torch spec")
 
     def column_parallel_linear(self) -> type:
         from megatron.core.tensor_parallel.layers import ColumnParallelLinear
