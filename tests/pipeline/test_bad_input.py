@@ -114,6 +114,16 @@ def test_a_reward_that_is_not_there(tmp_path: Path, grpo: Options) -> None:
     assert "scor" in complaint
 
 
+def test_a_cluster_that_is_not_there(tmp_path: Path, grpo: Options) -> None:
+    """The run folder is there already; nothing else is."""
+    done = vime(tmp_path, "train", *flags(**grpo(ray_address="127.0.0.1:1")), RAY_TMPDIR=str(tmp_path / "ray"))
+    assert done.code == 2, done.text
+    (complaint,) = done.complaints
+    assert complaint.startswith("--ray-address 127.0.0.1:1: no Ray cluster can be joined there: ")
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "ray").exists()
+
+
 @pytest.mark.parametrize("arguments", [["--show-config"], ["--help"]])
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path, arguments: list[str]) -> None:
     recipe = Path(__file__).parents[2] / "recipes" / "quickstart.toml"

@@ -104,15 +104,19 @@ class Run:
 
         until(look, seconds, what)
 
+    def wait_until_gone(self, seconds: float = ENDING) -> None:
+        """Until nothing of the run is left, the driver included."""
+        until(lambda: not self.processes(), seconds, "something of the run is left")
+
     def said(self) -> str:
         return f"{self._out.read_text()[-6000:]}\n{self._err.read_text()[-6000:]}"
 
     # to the end ----------------------------------------------------------------------------------------------
-    def finish(self, seconds: float = DEADLINE, ending: float = ENDING) -> Done:
-        """Wait for the driver, then for everything else of the run, at most ``ending`` seconds."""
+    def finish(self, seconds: float = DEADLINE) -> Done:
+        """Wait for the driver, then for everything else of the run, at most ``ENDING`` seconds."""
         until(lambda: self.ended, seconds, f"the run did not end: {self.processes()}\n{self.said()}")
         _, code, at = self._status.read_text().split()
-        end = time.monotonic() + ending
+        end = time.monotonic() + ENDING
         while (left := self.processes()) and time.monotonic() < end:
             time.sleep(_POLL)
         out, err = self._out.read_text(), self._err.read_text()

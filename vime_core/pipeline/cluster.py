@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import UsageError
+from vime_core.pipeline.reaper import children, reaping
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
     from vime_core.interfaces.device import DeviceBackend
 
+#: seconds in which a running cluster must take a connection
+_CONNECT = 10.0
 #: actors beside trainer ranks and engines: the rollout worker
 _OTHERS = 1
 
@@ -32,12 +36,12 @@ def demand(config: Config, device: DeviceBackend) -> dict[str, float]:
     return total
 
 
-@contextmanager
+@contextlib.contextmanager
 def cluster(config: Config, device: DeviceBackend) -> Iterator[None]:
     """Ray for the length of a run.
 
     Raises:
-        UsageError: the cluster has too little of a resource; nothing has been started in it.
+        UsageError: no cluster at the address, or it has too little of a resource; nothing has been started in it.
     """
     import logging
 
@@ -47,17 +51,32 @@ def cluster(config: Config, device: DeviceBackend) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": "vime"}
-    if config.cluster.ray_address:
-        ray.init(address=config.cluster.ray_address, **common)
-    else:
-        # On one machine a CPU slot is a process, so there may be more of them than cores.
-        cpus = max(os.cpu_count() or 1, int(need["CPU"]))
-        ray.init(num_cpus=cpus, include_dashboard=False, **common)
-    try:
+    with contextlib.ExitStack() as ending:
+        if config.cluster.ray_address:
+            _join(config.cluster.ray_address, common)
+        else:
+            before = children()
+            # On one machine a CPU slot is a process, so there may be more of them than cores.
+            cpus = max(os.cpu_count() or 1, int(need["CPU"]))
+            ray.init(num_cpus=cpus, include_dashboard=False, **common)
+            ending.enter_context(reaping(sorted(children() - before)))
+        ending.callback(ray.shutdown)
         _require(need, ray.cluster_resources(), config.cluster.ray_address)
         yield
-    finally:
-        ray.shutdown()
+
+
+def _join(address: str, common: Mapping[str, Any]) -> None:
+    """Ray itself would try a wrong address for minutes, so somebody must be listening there first."""
+    import ray
+
+    host, _, port = address.rpartition(":")
+    try:
+        if host and port.isdigit() and "/" not in host:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT).close()
+        ray.init(address=address, **common)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"--ray-address {address}: no Ray cluster can be joined there: {reason}") from error
 
 
 def _require(need: Mapping[str, float], have: Mapping[str, float], address: str | None) -> None:
