@@ -255,10 +255,21 @@ def test_a_killed_owner_takes_the_command_along(tmp_path: Path) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     below = [p.pid for p in psutil.Process(guard).children(recursive=True)]
-    assert len(below) == 2
+    assert len(below) == 3  # keeper, command and its child
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait(10)
     assert_gone([guard, *below])
+
+
+def test_a_killed_guard_takes_the_command_along(tmp_path: Path) -> None:
+    process = family(tmp_path / "log", "stay")
+    wait_for_line(tmp_path / "log", process)
+    below = [p.pid for p in psutil.Process(process.pid).children(recursive=True)]
+    assert len(below) == 3
+    os.kill(process.pid, signal.SIGKILL)
+    assert_gone(below)
+    with pytest.raises(EngineError, match="a server ended with status -9"):
+        process.require_alive()
 
 
 def test_a_reserved_port_is_nobody_elses() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,26 @@ def test_nothing_remains_when_the_actor_is_killed(start_engines: Callable[..., A
     with pytest.raises(EngineError, match="engine 0"):
         group.health()
     group.shutdown()
+
+
+def test_nothing_remains_when_the_driver_is_killed(folders: dict[str, Path], tmp_path: Path) -> None:
+    """The whole cluster goes at once then: Ray kills its workers and their children, in an order of its own."""
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tests.engine.drive", str(folders["B"]), str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert driver.stdout is not None
+    url = next(line.split()[1] for line in driver.stdout if line.startswith("up "))
+    started = processes(str(folders["B"]), url)
+    assert any("api_server" in line for line in started.values())
+    assert any("vllm_router" in line for line in started.values())
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait(10)
+    assert_gone(started, deadline=40.0)
 
 
 def test_a_server_that_cannot_start_says_why(start_engines: Callable[..., Any], tmp_path: Path) -> None:

@@ -70,5 +70,5 @@ class ChildProcess:
         try:
             self._process.wait(self.grace + 5.0)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # its death ends the command
+            self._process.kill()  # its keeper ends the command then
             self._process.wait()
