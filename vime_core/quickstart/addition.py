@@ -35,7 +35,7 @@ def write_problems(path: Path, pairs: Iterable[tuple[int, int]]) -> None:
 
 
 def build_model(folder: Path, seed: int, dtype: str = "float32") -> None:
-    """A random Qwen3 (2 layers, 128 wide) and a character tokenizer."""
+    """A random Qwen3 (3 layers, 96 wide) and a character tokenizer."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -44,9 +44,9 @@ def build_model(folder: Path, seed: int, dtype: str = "float32") -> None:
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=32,
-        hidden_size=128,
+        hidden_size=96,
         intermediate_size=384,
-        num_hidden_layers=2,
+        num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
