@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -138,13 +139,17 @@ def test_nothing_remains_when_the_driver_is_killed(folders: dict[str, Path], tmp
         start_new_session=True,
     )
     assert driver.stdout is not None
-    url = next(line.split()[1] for line in driver.stdout if line.startswith("up "))
-    started = processes(str(folders["B"]), url)
-    assert any("api_server" in line for line in started.values())
-    assert any("vllm_router" in line for line in started.values())
-    os.kill(driver.pid, signal.SIGKILL)
-    driver.wait(10)
-    assert_gone(started, deadline=40.0)
+    try:
+        url = next(line.split()[1] for line in driver.stdout if line.startswith("up "))
+        started = processes(f"--model {folders['B']}", url)
+        assert any("api_server" in line for line in started.values())
+        assert any("vllm_router" in line for line in started.values())
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait(10)
+        assert_gone(started, deadline=40.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)  # agents of Ray's that wait for their raylet
 
 
 def test_a_server_that_cannot_start_says_why(start_engines: Callable[..., Any], tmp_path: Path) -> None:
