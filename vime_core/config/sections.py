@@ -234,7 +234,7 @@ class SyncSection:
     update_weight_buffer_size: int = opt(512 * 1024 * 1024, "bytes of a bucket")
     vllm_weight_transfer_timeout_sec: float = opt(900.0, "deadline of one sync")
     sync_canary_tolerance: float | None = opt(
-        None, "largest log-prob gap of the canary before the run stops; default: 1e-4 in float32, 0.1 in bfloat16"
+        None, "largest log-prob gap of the canary before the run stops; default: 1e-4 in float32, 0.25 in bfloat16"
     )
     sync_fault: str | None = opt(None, "test hook: 'corrupt:N' flips a byte of the N-th sync")
 

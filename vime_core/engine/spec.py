@@ -20,6 +20,8 @@ TRANSFER_BACKEND = "vime"
 
 #: tokens of the canary prompt
 _CANARY = 16
+#: what the canary says, where there is a tokenizer
+_CANARY_TEXT = "12+34=46 The capital of France is Paris. One, two, three, four, five, six, seven, eight."
 
 #: variable of vLLM's CPU workers: one list of cores a worker, separated by "|"
 _BINDING = "VLLM_CPU_OMP_THREADS_BIND"
@@ -115,7 +117,10 @@ def _environment(device: DeviceBackend, index: int, workers: int) -> dict[str, s
 
 
 def canary_tokens(hf_folder: str, context: int | None) -> list[int]:
-    """Token ids of a fixed prompt: spread over the vocabulary, the same for every run of a model.
+    """Token ids of a fixed prompt, the same for every run of a model: plain text where there is a tokenizer.
+
+    Text matters: tokens that the model finds very unlikely have log-probs whose rounding in bfloat16 is larger than
+    what a wrong weight does.
 
     Args:
         context: longest sequence that the engines take, if it is limited.
@@ -123,7 +128,22 @@ def canary_tokens(hf_folder: str, context: int | None) -> list[int]:
     Raises:
         ConfigError: the folder has no readable config.json.
     """
-    path = Path(hf_folder) / "config.json"
+    length = min(_CANARY, context - 1) if context else _CANARY
+    written = _encode(Path(hf_folder) / "tokenizer.json")[:length]
+    return written if len(written) > 1 else _spread(Path(hf_folder) / "config.json", length)
+
+
+def _encode(tokenizer: Path) -> list[int]:
+    """The canary text in tokens; empty where the folder has no fast tokenizer."""
+    if not tokenizer.is_file():
+        return []
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(tokenizer)).encode(_CANARY_TEXT, add_special_tokens=False).ids
+
+
+def _spread(path: Path, length: int) -> list[int]:
+    """Ids spread over the lower half of the vocabulary (its top is often padding)."""
     try:
         values = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -131,6 +151,4 @@ def canary_tokens(hf_folder: str, context: int | None) -> list[int]:
     size = values.get("vocab_size") or values.get("text_config", {}).get("vocab_size")
     if not size:
         raise ConfigError(f"{path}: no vocab_size")
-    length = min(_CANARY, context - 1) if context else _CANARY
-    # the top of the vocabulary is often padding, so only its lower half
     return [(3 + position * 7919) % max(int(size) // 2, 1) for position in range(length)]
