@@ -111,6 +111,7 @@ def test_a_stop_while_the_stack_starts(tmp_path: Path, grpo: Options, number: si
         run.wait_until_gone(60.0)  # an engine that is coming up is waited for
         done = run.finish()
         assert done.code == 128 + number, done.text
+        assert done.complaints == [f"stopped by {number.name}; checkpoints written so far are valid"]
 
 
 @pytest.mark.slow

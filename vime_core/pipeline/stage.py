@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.config.dump import to_toml
 from vime_core.config.expression import parse
 from vime_core.errors import TargetMissed, VimeError
+from vime_core.observe.interrupt import Interrupted
 from vime_core.observe.phases import PhaseClock
 from vime_core.observe.recorder import Recorder
 from vime_core.observe.strict_json import dumps
@@ -67,6 +69,11 @@ class StageRun:
         """What breaks because of a stop (a terminal signals the workers, too) is reported as the stop that it is."""
         try:
             self._inside(recorder, clock)
+        except SystemExit as error:
+            # Ray's own handler of SIGTERM, which is in place from its start to the next safe point
+            if error.code == signal.SIGTERM:
+                raise Interrupted(signal.SIGTERM) from error
+            raise
         except Exception:
             self.check()
             raise
