@@ -48,6 +48,10 @@ class ClusterSection:
     rollout_num_gpus: int | None = opt(None, "devices of all engines together; default: one engine's")
     rollout_num_gpus_per_engine: int = opt(1, "devices an engine: its tensor parallel size")
     colocate: bool = opt(False, "trainer and engines share the devices")
+    trainer_cpu_threads: int = opt(1, "CPU threads of a trainer rank; more than one pays only for larger models")
+    engine_cpu_threads: int = opt(
+        1, "CPU threads of an engine; trainer and engines take turns, so both may have all cores"
+    )
     ray_address: str | None = opt(None, "address of a running Ray cluster; by default Ray is started and ended by vime")
     distributed_timeout_minutes: float = opt(10.0, "deadline of a collective and of process-group setup")
     start_timeout_secs: float = opt(300.0, "deadline for trainer ranks, engines and router to come up")

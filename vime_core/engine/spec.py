@@ -72,7 +72,7 @@ def engine_specs(config: Config, device: DeviceBackend, hf_folder: str) -> list[
     specs = []
     for index in range(config.num_engines):
         chosen = {**_defaults(config, index), **device.engine_arguments(), **user, **required}
-        environment = _environment(device, index, tensor_parallel)
+        environment = _environment(device, index, tensor_parallel, config.cluster.engine_cpu_threads)
         specs.append(EngineSpec(index, hf_folder, chosen, environment, host, port + index if port else 0))
     return specs
 
@@ -107,8 +107,8 @@ def _refuse_contradictions(user: Mapping[str, Any], required: Mapping[str, Any])
         raise ConfigError(faults)
 
 
-def _environment(device: DeviceBackend, index: int, workers: int) -> dict[str, str]:
-    environment = {"OMP_NUM_THREADS": "1", **device.environment("engine")}
+def _environment(device: DeviceBackend, index: int, workers: int, threads: int) -> dict[str, str]:
+    environment = {**device.environment("engine"), "OMP_NUM_THREADS": str(threads)}
     if workers > 1 and _BINDING in environment:
         # several workers that are bound to nothing spin on one another's cores: 20 times slower
         cores = os.cpu_count() or 1

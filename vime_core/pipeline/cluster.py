@@ -95,4 +95,6 @@ def _require(need: Mapping[str, float], have: Mapping[str, float], address: str 
 
 def actor_environment(device: DeviceBackend, plugins: Any, role: str, config: Config) -> dict[str, str]:
     """Environment of a worker process, complete before its first import: the device's, then the plugins'."""
-    return {**device.environment(role), **plugins.worker_environment(role, config)}
+    threads = {"trainer": config.cluster.trainer_cpu_threads}.get(role, 1)
+    own = {"OMP_NUM_THREADS": str(threads)}
+    return {**device.environment(role), **own, **plugins.worker_environment(role, config)}

@@ -36,7 +36,7 @@ class TrainerWorker:
         Returns:
             ``parameters`` of the whole model's share on this rank, and the ``learning_rate`` now.
         """
-        torch.set_num_threads(1)
+        torch.set_num_threads(self.config.cluster.trainer_cpu_threads)
         self.device.adapt_megatron()
         self.device.set_device(self.device.local_index(self.rank % self.config.cluster.actor_num_gpus_per_node))
         self.layout = init_parallel(self.config, self.device, self.rank, self.config.trainer_ranks, host, port)
