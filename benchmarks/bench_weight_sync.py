@@ -1,0 +1,130 @@
+"""GB/s of a weight sync, in its parts and as a whole, against a copy of the same bytes in memory.
+
+    python benchmarks/bench_weight_sync.py [--models tiny large] [--pushes 7]
+
+The real stack: a Megatron trainer rank and a vLLM engine as Ray actors, shared memory between them, and the whole
+transaction (export, copy, digest, check, load, canary on both sides, commit). The limit is torch copying the same bytes
+from one place in memory to another, warm, with one thread, measured between the pushes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common import build_qwen3, heading, scratch, table
+
+#: phase of the receipt -> what it is
+PHASES: Mapping[str, str] = {
+    "publish": "export, then the same (trainer)",
+    "digest": "digest (engine)",
+    "load": "load (engine)",
+    "transfer": "apply: check, digest, load, with the call",
+    "canary": "canary on both sides",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["tiny", "large"], choices=("tiny", "large"))
+    parser.add_argument("--pushes", type=int, default=7, help="measured pushes, after two to warm up both buffers")
+    args = parser.parse_args()
+    heading("Weight sync through shared memory")
+    with scratch() as folder:
+        for name in args.models:
+            dtype = "float32" if name == "tiny" else "bfloat16"
+            model = build(name, folder, dtype)
+            receipts, copies, writes = measure(model, dtype == "bfloat16", folder, args.pushes)
+            report(name, dtype, receipts, copies, writes)
+
+
+def build(name: str, folder: Path, dtype: str) -> Path:
+    if name == "tiny":
+        from vime_core.quickstart.addition import build_model
+
+        build_model(folder / name, seed=0, dtype=dtype)
+        return folder / name
+    return build_qwen3(folder / name, "qwen3-190m", dtype)
+
+
+def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[Any], list[float], list[float]]:
+    """(receipts, seconds of each copy of as many bytes, seconds of each write alone)."""
+    from vime_core.engine.sources import Checkpoint
+    from vime_core.pipeline.stack import stack
+    from vime_core.plugins import Plugins
+    from vime_core.weights.publisher import Publisher
+
+    plugins = Plugins.load(autoload=False, environ={})
+    logs = folder / f"{model.name}-logs"
+    logs.mkdir()
+    config = configuration(model, bf16, folder)
+    tensors, publisher = dict(Checkpoint(str(model)).tensors()), Publisher.create(config)
+    receipts, copies, writes = [], [], []
+    with stack(config, plugins, logs, lambda: None) as running:
+        for version in range(2):
+            publisher.publish(tensors.items(), version)
+            copy = Copy(running.push(version).nbytes)
+        for version in range(2, 2 + pushes):
+            copies.append(copy.seconds())
+            started = time.perf_counter()
+            publisher.publish(tensors.items(), version)
+            writes.append(time.perf_counter() - started)
+            receipts.append(running.push(version))
+    publisher.close()
+    return receipts, copies, writes
+
+
+def configuration(model: Path, bf16: bool, folder: Path) -> Any:
+    from vime_core.config.sections import Config
+    from vime_core.quickstart.addition import write_problems
+
+    data = folder / "problems.jsonl"
+    write_problems(data, [(a, b) for a in range(10) for b in range(10)])
+    config = Config(vllm={"max_model_len": 64, "kv_cache_memory_bytes": 64 << 20})
+    config = config.replace("model", hf_checkpoint=str(model)).replace("megatron", bf16=bf16)
+    config = config.replace("data", prompt_data=[str(data)], input_key="prompt", label_key="answer")
+    config = config.replace("rollout", rollout_batch_size=8, n_samples_per_prompt=8, num_rollout=100, reward="exact")
+    config = config.replace("rollout", rollout_max_response_len=6, rollout_max_context_len=64)
+    return config.replace("train", use_dynamic_batch_size=True, max_tokens_per_gpu=1024)
+
+
+class Copy:
+    """The physical limit: one thread, one pass, both places already mapped."""
+
+    def __init__(self, nbytes: int) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._from = torch.ones(nbytes, dtype=torch.uint8)
+        self._to = torch.zeros(nbytes, dtype=torch.uint8)
+
+    def seconds(self) -> float:
+        """Of the best of three; each copies at least 64 MB, in several passes where the tensor is small."""
+        passes = max(1, (64 << 20) // len(self._from))
+        best = float("inf")
+        for _ in range(3):
+            started = time.perf_counter()
+            for _ in range(passes):
+                self._to.copy_(self._from)
+            best = min(best, (time.perf_counter() - started) / passes)
+        return best
+
+
+def report(name: str, dtype: str, receipts: list[Any], copies: list[float], writes: list[float]) -> None:
+    nbytes, limit = receipts[0].nbytes, statistics.median(copies)
+    print(f"{name} {dtype}: {receipts[0].names} tensors, {nbytes / 1e9:.4f} GB, {len(receipts)} pushes (medians)")
+    rows = [["copy in memory (limit)", 1e3 * limit, nbytes / limit / 1e9, "1"]]
+    times = {"write alone: copy and digest": statistics.median(writes)}
+    times |= {text: statistics.median(r.phases[phase] for r in receipts) for phase, text in PHASES.items()}
+    times["whole push"] = statistics.median(r.seconds for r in receipts)
+    for text, seconds in times.items():
+        rows.append([text, 1e3 * seconds, nbytes / seconds / 1e9, f"{limit / seconds:.2f}"])
+    table(["part", "ms", "GB/s", "of the limit"], rows)
+
+
+if __name__ == "__main__":
+    main()
