@@ -92,15 +92,12 @@ def _ours(
     from vime_core.engine.group import EngineGroup
     from vime_core.plugins import Plugins
 
-    class Device(CpuBackend):
-        def environment(self, role: str) -> Mapping[str, str]:
-            return {**super().environment(role), "OMP_NUM_THREADS": str(args.threads)}
-
     config = Config(vllm=work["engine"]).replace("engine", engine_transport=transport, vllm_server_concurrency=1024)
+    config = config.replace("cluster", engine_cpu_threads=args.threads)
     plugins = Plugins.load(autoload=False, environ={})
     logs = folder / f"{work['name']}-{transport}"
     logs.mkdir()
-    group = EngineGroup.start(config, Device(), work["model"], plugins, logs)
+    group = EngineGroup.start(config, CpuBackend(), work["model"], plugins, logs)
     ending.callback(group.shutdown)
     loop = asyncio.new_event_loop()
     ending.callback(loop.close)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def main() -> None:
         finally:
             for side in sides.values():
                 side.close()
-    report(args, steps)
+        print(threads(args, folder / "run" / "config.toml"))
+    report(steps)
 
 
 def arguments() -> argparse.Namespace:
@@ -118,11 +120,17 @@ def take_turns(sides: dict[str, Any], count: int) -> dict[str, list[dict[str, fl
     return steps
 
 
-def report(args: argparse.Namespace, steps: dict[str, list[dict[str, float]]]) -> None:
+def threads(args: argparse.Namespace, resolved: Path) -> str:
+    """Which threads each side had; each its best."""
+    cluster = tomllib.loads(resolved.read_text())["cluster"]
+    ours = f"vime {cluster['trainer_cpu_threads']} in the trainer, {cluster['engine_cpu_threads']} in the engine"
+    return f"\nthreads: {ours}; TRL {args.trl_threads}, micro-batch {args.trl_micro_batch}"
+
+
+def report(steps: dict[str, list[dict[str, float]]]) -> None:
     def median(name: str, key: str) -> float:
         return statistics.median(step[key] for step in steps[name])
 
-    print(f"\nthreads: vime as its device sets them; TRL {args.trl_threads}, micro-batch {args.trl_micro_batch}")
     rows = [
         [
             name,

@@ -55,10 +55,9 @@ def vime_step(args: argparse.Namespace, samples: list[tuple[np.ndarray, int]]) -
     config = Config().replace("megatron", bf16=args.dtype == "bfloat16", lr=1e-6, weight_decay=0.01)
     config = config.replace("rollout", rollout_batch_size=len(samples) // 8, n_samples_per_prompt=8)
     config = config.replace("train", use_dynamic_batch_size=True, max_tokens_per_gpu=args.max_tokens)
+    config = config.replace("cluster", trainer_cpu_threads=torch.get_num_threads())
     worker = TrainerWorker(config, Plugins.load(autoload=False, environ={}), CpuBackend(), 0)
-    threads = torch.get_num_threads()
     worker.setup("127.0.0.1", free_port(), args.model, None, 100)
-    torch.set_num_threads(threads)
     batch = step_batch(samples)
 
     def step() -> dict[str, float]:
