@@ -49,6 +49,7 @@ def flags(name: str, steps: int) -> list[str]:
     return [
         *("--stage.warmup.num-rollout", "25", "--stage.warmup.stop-when", "eval/addition >= 0"),
         *("--stage.grpo.num-rollout", str(steps), "--stage.grpo.eval-interval", str(steps)),
+        *("--stage.warmup.lr-warmup-iters", "1", "--stage.grpo.lr-warmup-iters", "0"),
         *("--stage.grpo.skip-eval-before-train", "--stage.grpo.target", "eval/addition >= 0"),
     ]
 
