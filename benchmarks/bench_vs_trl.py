@@ -109,12 +109,16 @@ class Trl(Side):
 
 
 def take_turns(sides: dict[str, Any], count: int) -> dict[str, list[dict[str, float]]]:
+    """Measured steps by side. Every line says what the waiting side used meanwhile: it should be next to nothing."""
     steps: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     for number in range(count + 1):
         for name, side in sides.items():
+            waiting = [other.child.stopwatch() for other in sides.values() if other is not side and number]
             found = side.step()
+            idle = sum(watch.cost().cpu for watch in waiting)
             kind = "warm-up" if number == 0 else f"step {number}"
-            print(f"  {name} {kind}: {found['wall']:.1f} s, mean length {found['length']:.1f}", flush=True)
+            times = f"{found['wall']:.1f} s, {found['cpu']:.1f} CPU s (waiting side {idle:.1f})"
+            print(f"  {name} {kind}: {times}, mean length {found['length']:.1f}", flush=True)
             if number:
                 steps[name].append(found)
     return steps
