@@ -18,7 +18,7 @@ from vime_core.algorithms.common import group_stats_of
 from vime_core.algorithms.metrics import Pair, finish, token_pair
 from vime_core.batch.aggregate import check_aggregation, token_weights
 from vime_core.errors import TrainerError
-from vime_core.interfaces.algorithm import Algorithm
+from vime_core.interfaces.algorithm import Algorithm, Credit
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
@@ -35,6 +35,7 @@ class Prepared:
         mask: [R] bool trainable tokens of selected samples. counts: [N] their number in each sample.
         advantage: [R] float32, 0 outside the mask.
         correction: [R] float32 or None for all ones.
+        returns: [R] float32 targets of a critic, 0 outside the mask, or None.
         metrics: values over the whole step; the same on every rank, so log them once and reduce them nowhere.
     """
 
@@ -47,6 +48,7 @@ class Prepared:
     advantage: torch.Tensor
     correction: torch.Tensor | None
     metrics: Mapping[str, float]
+    returns: torch.Tensor | None = None
 
     def weight(self, samples: Sequence[int]) -> torch.Tensor:
         """[R] float64 token weights of the optimizer step that consists of ``samples`` (all of them, over all ranks:
@@ -89,7 +91,7 @@ def prepare_step(
         selected = selected & torch.isfinite(batch.t("reward"))
     mask = batch.t("mask") & selected[batch.seg()]
     with torch.no_grad():
-        advantage = _checked(algorithm, "credit", algorithm.credit(batch, options), batch, mask)
+        advantage, returns = _credit(algorithm, options, batch, mask)
         correction, correction_metrics = algorithm.correction(batch, options)
         if correction is not None:
             correction = _checked(algorithm, "correction", correction, batch, mask)
@@ -98,9 +100,8 @@ def prepare_step(
     if algorithm.group_based:
         metrics |= _groups(batch)
     metrics |= finish({name: token_pair(x, mask) for name, x in correction_metrics.items()})
-    return Prepared(
-        batch, check_aggregation(aggregation), fixed_length, selected, mask, counts, advantage, correction, metrics
-    )
+    name = check_aggregation(aggregation)
+    return Prepared(batch, name, fixed_length, selected, mask, counts, advantage, correction, metrics, returns)
 
 
 #: needs that are not columns of the batch, or that may come with the micro-batch
@@ -126,6 +127,17 @@ def wants_old_logp(algorithm: Algorithm, optimizer_steps: int) -> bool:
     """Whether the trainer must compute log-probs before the stages. With a single optimizer step they are the current
     ones, detached, and the second forward pass is saved, unless credit or correction read them."""
     return "old_logp" in algorithm.needs and (optimizer_steps > 1 or algorithm.early_old_logp)
+
+
+def _credit(
+    algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """([R] advantages, [R] a critic's targets or None)."""
+    credit = algorithm.credit(batch, options)
+    if not isinstance(credit, Credit):
+        return _checked(algorithm, "credit", credit, batch, mask), None
+    advantage = _checked(algorithm, "credit", credit.advantage, batch, mask)
+    return advantage, _checked(algorithm, "credit (returns)", credit.returns, batch, mask)
 
 
 def _check(algorithm: Algorithm, stage: str, x: torch.Tensor, size: int) -> None:

@@ -8,7 +8,7 @@ survives the trip.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -156,6 +156,20 @@ class StepBatch:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["old_logp"] = old_logp.detach().cpu().numpy().astype(np.float32, copy=False)
         return StepBatch(**values)
+
+    def with_columns(self, **columns: torch.Tensor) -> StepBatch:
+        """A copy with further token columns, [R] each (``ref_logp``, ``teacher_logp``, ``values``, ...); one of the
+        same name is replaced.
+
+        Raises:
+            ValueError: another length, or the name of a standard field.
+        """
+        for name, x in columns.items():
+            if tuple(x.shape) != (self.response_tokens,) or name in _NAMES:
+                raise ValueError(f"StepBatch: column {name!r} has shape {tuple(x.shape)} for {self.response_tokens}")
+        more = dict(self.extra)
+        more.update({name: ("response", x.detach().cpu().numpy()) for name, x in columns.items()})
+        return replace(self, extra=more)
 
     def take(self, indices: Sequence[int] | np.ndarray) -> StepBatch:
         """The samples at ``indices``, in that order, every field with them."""

@@ -63,6 +63,12 @@ class ModelSection:
 
     hf_checkpoint: str | None = opt(None, "Hugging Face folder of model and tokenizer")
     megatron_to_hf_mode: Literal["bridge"] = opt("bridge", "how weights travel between Megatron and Hugging Face names")
+    ref_load: str | None = opt(None, "Hugging Face folder of the reference model; default: hf_checkpoint")
+    ref_update_interval: int | None = opt(None, "steps after which the reference becomes the current policy")
+    critic_load: str | None = opt(None, "Hugging Face folder that the critic starts from; default: hf_checkpoint")
+    critic_lr: float | None = opt(None, "peak learning rate of the critic; default: lr")
+    opd_teacher_load: str | None = opt(None, "Hugging Face folder of the teacher, for --opd-type megatron")
+    opd_teacher_model: str | None = opt(None, "Hugging Face folder of the teacher, for --opd-type engine")
     load: str | None = opt(None, "folder of vime checkpoints to resume from")
     ckpt_step: int | None = opt(None, "step to resume from; default: the latest complete one")
     save: str | None = opt(None, "folder for vime checkpoints; {run} is the run folder")
@@ -185,6 +191,8 @@ class TrainSection:
     use_dynamic_batch_size: bool = opt(False, "pack samples into micro-batches of max_tokens_per_gpu tokens")
     max_tokens_per_gpu: int | None = opt(None, "tokens a packed micro-batch and context-parallel rank")
     log_probs_max_tokens_per_gpu: int | None = opt(None, "the same for forward passes; default: max_tokens_per_gpu")
+    use_routing_replay: bool = opt(False, "experts of the log-prob pass are used again in the training pass")
+    use_rollout_routing_replay: bool = opt(False, "experts that the engine chose are used in every pass (R3)")
     log_probs_chunk_size: int = opt(1024, "tokens whose float32 logits are held at a time; -1: all of a micro-batch")
     balance_data: bool = opt(False, "deal micro-batches by estimated cost instead of round-robin")
     calculate_per_token_loss: bool = opt(
@@ -205,10 +213,41 @@ class AlgorithmSection:
     eps_clip: float | None = opt(None, "clip range below (and above, unless eps_clip_high)", algorithm=True)
     eps_clip_high: float | None = opt(None, "clip range above", algorithm=True)
     eps_clip_c: float | None = opt(None, "dual clip: bound on the loss of negative advantages", algorithm=True)
-    entropy_coef: float = opt(0.0, "weight of the entropy bonus")
     disable_grpo_std_normalization: bool | None = opt(
         None, "do not divide by the group's standard deviation", algorithm=True
     )
+    kl_coef: float | None = opt(None, "weight of the KL to the reference in the reward", algorithm=True)
+    gamma: float | None = opt(None, "discount of rewards", algorithm=True)
+    lambd: float | None = opt(None, "lambda of generalized advantage estimation", algorithm=True)
+    normalize_advantages: bool = opt(False, "whiten advantages over the trainable tokens of the step")
+    entropy_coef: float = opt(0.0, "weight of the entropy bonus")
+    use_kl_loss: bool = opt(False, "add the KL to the reference to the loss")
+    kl_loss_coef: float = opt(0.001, "weight of that term")
+    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = opt(
+        "k2", "its estimator; k1 has no expected gradient, k2 that of the reverse KL, k3 that of the forward KL"
+    )
+    use_unbiased_kl: bool = opt(False, "multiply the estimator by the importance ratio: the reverse KL's gradient")
+    use_rollout_logprobs: bool = opt(False, "the sampler's log-probs stand for the old policy's")
+    use_tis: bool = opt(False, "truncated importance sampling against the sampler (--correction tis)")
+    tis_clip: float = opt(2.0, "upper bound of its weight")
+    tis_clip_low: float = opt(0.0, "lower bound of its weight")
+    correction: str | None = opt(
+        None, "off-policy correction: tis, icepop, mis or a path (vime: --custom-tis-function-path)"
+    )
+    correction_options: dict[str, Any] = opt({}, "options of the correction (JSON)")
+    use_opsm: bool = opt(False, "drop sequences of negative advantage that drifted away from the sampler (OPSM)")
+    opsm_delta: float = opt(1e-4, "how far they may drift: mean of mu - old over the sequence")
+    get_mismatch_metrics: bool = opt(False, "log how far trainer and sampler are apart: kl, k3_kl, chi2, ESS")
+    use_opd: bool = opt(False, "on-policy distillation: subtract the teacher's term from the advantages")
+    opd_type: Literal["engine", "megatron"] | None = opt(
+        None, "who computes the teacher's log-probs (vime's 'vllm' is 'engine')"
+    )
+    opd_kl_coef: float = opt(1.0, "weight of the teacher's term")
+    mask_truncated_samples: bool = opt(False, "truncated samples keep their reward in the baseline and train nothing")
+    overlong_buffer_len: int = opt(0, "tokens before the length limit in which a penalty grows (DAPO); 0 is off")
+    overlong_penalty_factor: float = opt(1.0, "that penalty at the limit")
+    value_clip: float | None = opt(None, "clip range of the critic's values", algorithm=True)
+    num_critic_only_steps: int = opt(0, "first steps that train the critic alone")
     algorithm_options: dict[str, Any] = opt({}, "further options of the algorithm (JSON)")
 
 
@@ -250,6 +289,7 @@ class ObserveSection:
     use_tensorboard: bool = opt(True, "write TensorBoard events to the run folder")
     progress: Literal["auto", "rich", "plain", "off"] = opt("auto", "live view on a terminal, a line a step elsewhere")
     save_samples: bool = opt(True, "keep the samples of every step in the run folder")
+    save_loss_inputs: bool = opt(True, "keep what vime explain loss needs of every step in the run folder")
     strict_plugins: bool = opt(False, "any broken plugin ends the run")
 
 

@@ -11,12 +11,38 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
 
     from vime_core.batch.step_batch import StepBatch
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a reader wants to know of an algorithm: ``vime algorithms info NAME`` prints it.
+
+    Attributes:
+        title: its full name.
+        source: paper (authors, year, arXiv id), or where else the formula is from.
+        advantage, loss: the formulas, one line of plain text each.
+        notes: what to mind, where peers differ.
+    """
+
+    title: str
+    source: str
+    advantage: str
+    loss: str
+    notes: Sequence[str] = ()
+
+
+class Credit(NamedTuple):
+    """What ``credit`` returns where a critic is trained, too. Both [R] float32, no gradient."""
+
+    advantage: torch.Tensor
+    returns: torch.Tensor
 
 
 class TokenView(Protocol):
@@ -54,7 +80,8 @@ class Algorithm(abc.ABC):
 
     Class attributes:
         name: registered name.
-        needs: subset of {"old_logp", "rollout_logp", "ref_logp", "teacher_logp", "values", "entropy", "reward"}.
+        needs: subset of {"old_logp", "rollout_logp", "ref_logp", "teacher_logp", "values", "token_reward", "entropy",
+            "reward"} and names of the batch's extra columns, whatever the options are; see :meth:`required`.
         aggregate: default aggregation ("sample_mean", "rollout_mean", "token_mean", "fixed_length", "prompt_mean").
         defaults: option name -> default. An option that is not here is an error when a user sets it.
         early_old_logp: credit or correction read ``old_logp``, so it is computed before them even where the surrogate
@@ -63,6 +90,7 @@ class Algorithm(abc.ABC):
     """
 
     name: ClassVar[str]
+    card: ClassVar[Card | None] = None
     needs: ClassVar[frozenset[str]] = frozenset()
     aggregate: ClassVar[str] = "rollout_mean"
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -73,13 +101,17 @@ class Algorithm(abc.ABC):
         """What is wrong with the values of the options, one line each; asked before anything starts."""
         return ()
 
+    def required(self, options: Mapping[str, Any]) -> frozenset[str]:
+        """What the batch must have under these options (``ref_logp`` only where ``kl_coef`` is not 0, say)."""
+        return self.needs
+
     def select(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         """[N] bool: which samples count at all (before denominators are counted)."""
         return batch.all_samples()
 
     @abc.abstractmethod
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
-        """[R] float32 advantages; whole step, no gradient."""
+    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor | Credit:
+        """[R] float32 advantages (with the critic's targets, if it needs ``values``); whole step, no gradient."""
 
     def correction(
         self, batch: StepBatch, options: Mapping[str, Any]
