@@ -32,7 +32,13 @@ LAYER = {
     "pipeline": 3,
     "vime_cli": 4,
 }
-SIBLINGS = {("algorithms", "batch"), ("batch", "data"), ("engine", "data"), ("trainer", "weights")}
+SIBLINGS = {
+    ("algorithms", "batch"),
+    ("batch", "data"),
+    ("engine", "data"),
+    ("trainer", "weights"),
+    ("trainer", "observe"),
+}
 #: imported by every room; of vime they import each other and what KERNEL_MAY says
 FOUNDATION = {"config", "errors"}
 KERNEL = {
