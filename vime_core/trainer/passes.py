@@ -57,47 +57,33 @@ def micro_of(batch: StepBatch, samples: Sequence[int], layout: ParallelLayout, d
     return Micro(chosen, packed.to(device), places, alive)
 
 
-#: what the last stage does with a micro-batch's log-probs: (loss, anything to collect)
-Finish = Callable[[Micro, "ResponseLogprobs"], tuple[torch.Tensor, Any]]
+#: what the last stage makes of a micro-batch's final hidden states: (chunk, hidden states, packed row) -> what its
+#: Finish gets
+Read = Callable[[Any, torch.Tensor, PackedBatch], Any]
+#: what the last stage does with it: (loss, anything to collect)
+Finish = Callable[[Micro, Any], tuple[torch.Tensor, Any]]
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Runs passes of one model.
-
-    Attributes:
-        temperature: divides the logits.
-        chunk_size: tokens whose float32 logits exist at a time.
-    """
+class Sweep:
+    """Takes micro-batches through one model, whatever its head is."""
 
     model: MegatronModel
     layout: ParallelLayout
     device: torch.device
-    temperature: float
-    chunk_size: int
 
-    def run(
-        self,
-        batch: StepBatch,
-        micro_batches: Sequence[Sequence[int]],
-        finish: Finish,
-        *,
-        gradient: bool,
-        entropy: bool = False,
-        temperature: float | None = None,
+    def through(
+        self, batch: StepBatch, micro_batches: Sequence[Sequence[int]], read: Read, finish: Finish, *, gradient: bool
     ) -> list[Any]:
         """What ``finish`` collected, a value a micro-batch, on the last pipeline stage; [] elsewhere."""
         from megatron.core.pipeline_parallel import get_forward_backward_func
-
-        kelvin = self.temperature if temperature is None else temperature
 
         def step(micros: Iterator[Micro], chunk: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
             micro = next(micros)
             output = forward_step(chunk, micro.packed)
 
             def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Any]:
-                logprobs = response_logprobs(chunk, hidden, micro.packed, kelvin, self.chunk_size, entropy)
-                total, collected = finish(micro, logprobs)
+                total, collected = finish(micro, read(chunk, hidden, micro.packed))
                 return total, torch.ones((), dtype=torch.int, device=total.device), collected
 
             return output, loss
@@ -115,17 +101,6 @@ class Passes:
                 forward_only=not gradient,
             )
 
-    def logprobs(
-        self, batch: StepBatch, micro_batches: Sequence[Sequence[int]], temperature: float | None = None
-    ) -> torch.Tensor | None:
-        """[R] log-probs of the whole step, gathered over data and context ranks; None before the last stage."""
-
-        def finish(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, Any]:
-            return logprobs.logp.sum() * 0, (micro.places, logprobs.logp.detach(), micro.alive)
-
-        parts = self.run(batch, micro_batches, finish, gradient=False, temperature=temperature)
-        return self.gather(batch.response_tokens, parts)
-
     def gather(self, tokens: int, parts: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> torch.Tensor | None:
         """Values that ranks hold at their own places, on the whole response axis [tokens], on the CPU."""
         if not self.layout.is_last_stage:
@@ -139,3 +114,45 @@ class Passes:
         # Every place is filled by exactly one rank, so the sum is a gather, to the bit.
         torch.distributed.all_reduce(full, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
         return full.cpu()
+
+
+@dataclass(frozen=True)
+class Passes(Sweep):
+    """Passes for log-probs of one model.
+
+    Attributes:
+        temperature: divides the logits.
+        chunk_size: tokens whose float32 logits exist at a time.
+    """
+
+    temperature: float
+    chunk_size: int
+
+    def run(
+        self,
+        batch: StepBatch,
+        micro_batches: Sequence[Sequence[int]],
+        finish: Finish,
+        *,
+        gradient: bool,
+        entropy: bool = False,
+        temperature: float | None = None,
+    ) -> list[Any]:
+        """As :meth:`through`; ``finish`` gets the :class:`ResponseLogprobs` of its micro-batch."""
+        kelvin = self.temperature if temperature is None else temperature
+
+        def read(chunk: Any, hidden: torch.Tensor, packed: PackedBatch) -> ResponseLogprobs:
+            return response_logprobs(chunk, hidden, packed, kelvin, self.chunk_size, entropy)
+
+        return self.through(batch, micro_batches, read, finish, gradient=gradient)
+
+    def logprobs(
+        self, batch: StepBatch, micro_batches: Sequence[Sequence[int]], temperature: float | None = None
+    ) -> torch.Tensor | None:
+        """[R] log-probs of the whole step, gathered over data and context ranks; None before the last stage."""
+
+        def finish(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, Any]:
+            return logprobs.logp.sum() * 0, (micro.places, logprobs.logp.detach(), micro.alive)
+
+        parts = self.run(batch, micro_batches, finish, gradient=False, temperature=temperature)
+        return self.gather(batch.response_tokens, parts)
