@@ -173,4 +173,6 @@ def typed_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise EngineError(f"{names}: options of vLLM's server; use them with --engine-transport router")
     # None means "as vLLM has it", which is not None for every argument
     chosen = {name: value for name, value in arguments.items() if value is not None}
-    return {**chosen, "weight_transfer_config": WeightTransferConfig(**arguments["weight_transfer_config"])}
+    if "weight_transfer_config" in chosen:
+        chosen["weight_transfer_config"] = WeightTransferConfig(**chosen["weight_transfer_config"])
+    return chosen

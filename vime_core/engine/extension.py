@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
 
@@ -12,6 +13,7 @@ class VimeWorkerExtension:
 
     weight_transfer_engine: Any
     vllm_config: Any
+    get_model: Callable[[], Any]
 
     def vime_receipt(self) -> str:
         """JSON of this worker's :class:`~vime_core.engine.transfer.Outcome`."""
@@ -24,3 +26,18 @@ class VimeWorkerExtension:
         with set_current_vllm_config(self.vllm_config):
             self.weight_transfer_engine.rollback(int(version))
         return self.vime_receipt()
+
+    def vime_divide_logits(self, temperature: str) -> str:
+        """From here on the model's logits are divided by ``temperature``: those of prompts too, which vLLM's own
+        sampling temperature does not reach.
+
+        Raises:
+            RuntimeError: the model has not exactly one layer that scales logits.
+        """
+        from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+        layers = [module for module in self.get_model().modules() if isinstance(module, LogitsProcessor)]
+        if len(layers) != 1:
+            raise RuntimeError(f"{type(self.get_model()).__name__} has {len(layers)} layers that scale logits, not one")
+        layers[0].scale /= float(temperature)
+        return f"{layers[0].scale}"

@@ -63,18 +63,20 @@ def engine_specs(config: Config, device: DeviceBackend, hf_folder: str) -> list[
     Raises:
         ConfigError: a ``--vllm-*`` value contradicts what the run relies on.
     """
+    return [engine_spec(config, device, hf_folder, index) for index in range(config.num_engines)]
+
+
+def engine_spec(config: Config, device: DeviceBackend, hf_folder: str, index: int) -> EngineSpec:
+    """Of one engine. Raises ConfigError as :func:`engine_specs` does."""
     user = dict(config.vllm)
     host = str(user.pop("host", None) or "")
     port = int(user.pop("port", 0) or 0)
     tensor_parallel = config.cluster.rollout_num_gpus_per_engine
     required = _required(tensor_parallel)
     _refuse_contradictions(user, required)
-    specs = []
-    for index in range(config.num_engines):
-        chosen = {**_defaults(config, index), **device.engine_arguments(), **user, **required}
-        environment = _environment(device, index, tensor_parallel, config.cluster.engine_cpu_threads)
-        specs.append(EngineSpec(index, hf_folder, chosen, environment, host, port + index if port else 0))
-    return specs
+    chosen = {**_defaults(config, index), **device.engine_arguments(), **user, **required}
+    environment = _environment(device, index, tensor_parallel, config.cluster.engine_cpu_threads)
+    return EngineSpec(index, hf_folder, chosen, environment, host, port + index if port else 0)
 
 
 def _defaults(config: Config, index: int) -> dict[str, Any]:
