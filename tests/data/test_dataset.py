@@ -88,7 +88,7 @@ def test_bad_row_is_an_error_with_place_or_counted(tokenizer, jsonl, row, messag
 def test_prompt_longer_than_the_context(tokenizer, jsonl):
     path = jsonl([{"input": "abcd"}])
     assert len(opened(tokenizer, path, max_context=5)) == 1
-    with pytest.raises(DataError, match=r":1: .*4 tokens leaves no room for a response in a context of 4"):
+    with pytest.raises(DataError, match=r":1: .*prompt of 4 tokens leaves no room for a response in a context of 4"):
         opened(tokenizer, path, max_context=4)
 
 
@@ -116,7 +116,7 @@ def test_supervised_rows_are_checked_for_a_target(tokenizer, jsonl):
     silent = [{"role": "user", "content": "x"}]
     with pytest.raises(DataError, match=r":1: .*no assistant turn"):
         opened(tokenizer, jsonl([{"input": silent}]), supervised=True, apply_chat_template=True)
-    with pytest.raises(DataError, match="the prompt has 2 tokens and 4 of the response in a context of 5"):
+    with pytest.raises(DataError, match="a prompt of 2 tokens and a response of 4 do not fit into a context of 5"):
         opened(tokenizer, jsonl([{"input": "ab", "a": "abc"}]), supervised=True, max_context=5, label_key="a")
 
 

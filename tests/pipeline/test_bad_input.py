@@ -89,7 +89,7 @@ def test_unknown_model_type(tmp_path: Path, grpo: Options) -> None:
         ),
         (
             ['{"prompt": "1", "answer": "1"}', json.dumps({"prompt": "12+34=" * 11, "answer": "1"})],
-            "rows.jsonl:2: key 'prompt': the prompt has 66 tokens leaves no room for a response in a context of 64",
+            "rows.jsonl:2: key 'prompt': a prompt of 66 tokens leaves no room for a response in a context of 64",
         ),
     ],
     ids=["not-json", "no-prompt", "null-label", "empty", "few", "long"],

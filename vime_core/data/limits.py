@@ -39,8 +39,10 @@ class LengthLimits:
         if self.prompt is not None and prompt_tokens > self.prompt:
             return f"the prompt has {prompt_tokens} tokens, --rollout-max-prompt-len is {self.prompt}"
         if self.context is not None and prompt_tokens + response_tokens > self.context:
-            what = "leaves no room for a response" if response_tokens == 1 else f"and {response_tokens} of the response"
-            return f"the prompt has {prompt_tokens} tokens {what} in a context of {self.context}"
+            length = f"prompt of {prompt_tokens} tokens"
+            if response_tokens == 1:
+                return f"a {length} leaves no room for a response in a context of {self.context}"
+            return f"a {length} and a response of {response_tokens} do not fit into a context of {self.context}"
         return None
 
 

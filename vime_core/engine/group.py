@@ -34,6 +34,7 @@ class EngineGroup:
         workers: vLLM worker processes of each engine; each of them is one rank of a collective weight transfer.
         pids: process ids of the engines' actors, each on its node.
         seconds: of the last :meth:`apply`, by phase; the slowest engine's.
+        check: called during every wait but those of going back and ending; may raise to give it up.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class EngineGroup:
         self.client_spec = ClientSpec("none")
         self.canary: list[int] = []
         self.seconds: dict[str, float] = {}
+        self.check: Check = never
 
     @classmethod
     def start(
@@ -77,6 +79,7 @@ class EngineGroup:
         try:
             started = gather(names, refs, deadline + 10.0, "start", check)
             group = cls(names, actors, started, config)
+            group.check = check
             group.router = launch.router(group.urls)
         except BaseException:
             group.shutdown()
@@ -121,7 +124,7 @@ class EngineGroup:
         wire, deadline = manifest.to_wire(), self.config.sync.vllm_weight_transfer_timeout_sec
         offsets = [1 + sum(self.workers[:index]) for index in range(len(self.workers))]
         refs = [actor.apply.remote(wire, offset) for actor, offset in zip(self.actors, offsets)]
-        results = settle(self.names, refs, deadline, f"update to version {manifest.version}")
+        results = settle(self.names, refs, deadline, f"update to version {manifest.version}", self.check)
         faults = [str(result) for result in results if isinstance(result, Exception)]
         if faults:
             self._back(manifest.version, former, faults)
@@ -162,4 +165,4 @@ class EngineGroup:
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
         refs = [getattr(actor, method).remote(*arguments) for actor in self.actors]
-        return gather(self.names, refs, _CALL, method)
+        return gather(self.names, refs, _CALL, method, self.check)
