@@ -177,7 +177,7 @@ def test_flags() -> None:
 
 def test_fixes_are_named_and_bound_to_versions() -> None:
     fixes = upstream_fixes.fixes()
-    assert {fix.name for fix in fixes} == {"seeded_chunked_prefill", "moe_kernel_reset"}
+    assert {fix.name for fix in fixes} == {"seeded_chunked_prefill", "moe_kernel_reset", "routed_experts"}
     assert all(fix.applies("0.32.0") and not fix.applies("0.99.0") for fix in fixes)
 
 

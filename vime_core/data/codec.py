@@ -1,21 +1,29 @@
-"""Samples as JSON values and back, exactly. NaN log-probs travel as null, so that the text is valid JSON anywhere."""
+"""Samples as JSON values and back, exactly. NaN log-probs travel as null, so that the text is valid JSON anywhere;
+routed experts as base64 of their bytes."""
 
 from __future__ import annotations
 
+import base64
 import math
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vime_core.data.sample import Sample, Status
 from vime_core.interfaces.reward import Score, Unscored
 
-#: fields that are JSON values already; logprobs, status and reward are not
-_PLAIN = tuple(f.name for f in fields(Sample) if f.name not in ("logprobs", "status", "reward"))
+if TYPE_CHECKING:
+    import numpy as np
+
+#: per-token streams that may hold NaN
+_STREAMS = ("logprobs", "teacher_logp")
+#: fields that are JSON values already
+_PLAIN = tuple(f.name for f in fields(Sample) if f.name not in (*_STREAMS, "routing", "status", "reward"))
 
 
 def sample_to_json(sample: Sample) -> dict[str, Any]:
     values = {name: getattr(sample, name) for name in _PLAIN}
-    values["logprobs"] = [None if math.isnan(x) else x for x in sample.logprobs]
+    values |= {name: [None if math.isnan(x) else x for x in getattr(sample, name)] for name in _STREAMS}
+    values["routing"] = _array_to_json(sample.routing)
     values["status"] = sample.status.value
     values["reward"] = reward_to_json(sample.reward)
     return values
@@ -23,9 +31,24 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
 
 def sample_from_json(values: dict[str, Any]) -> Sample:
     rest = {name: values[name] for name in _PLAIN}
-    logprobs = [math.nan if x is None else x for x in values["logprobs"]]
+    streams: dict[str, Any] = {name: [math.nan if x is None else x for x in values.get(name, [])] for name in _STREAMS}
     reward = reward_from_json(values["reward"])
-    return Sample(**rest, logprobs=logprobs, status=Status(values["status"]), reward=reward)
+    routing = _array_from_json(values.get("routing"))
+    return Sample(**rest, **streams, routing=routing, status=Status(values["status"]), reward=reward)
+
+
+def _array_to_json(array: np.ndarray | None) -> dict[str, Any] | None:
+    if array is None:
+        return None
+    return {"type": array.dtype.str, "shape": list(array.shape), "data": base64.b64encode(array.tobytes()).decode()}
+
+
+def _array_from_json(values: dict[str, Any] | None) -> np.ndarray | None:
+    if values is None:
+        return None
+    import numpy as np
+
+    return np.frombuffer(base64.b64decode(values["data"]), values["type"]).reshape(values["shape"])
 
 
 def reward_to_json(reward: Score | Unscored | None) -> dict[str, Any] | None:

@@ -6,9 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vime_core.interfaces.reward import Score, Unscored
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Message = Mapping[str, Any]
 
@@ -33,6 +37,10 @@ class Sample:
         prompt: text or chat messages as read; ``prompt_tokens`` is what the engine gets.
         response_tokens, loss_mask, logprobs, versions: [L] each; observation tokens carry mask 0, log-prob NaN and
             version -1.
+        routing: experts that the engine sent each token to, [rows, layers, topk], prompt first; ``len(tokens) - 1``
+            rows after model tokens that came with theirs, None where none were asked for. Rows once written stay: a
+            continuation adds those that are missing.
+        teacher_logp: [L] the teacher's log-prob of each sampled token, NaN at observations; empty until it was asked.
     """
 
     prompt_id: int
@@ -50,15 +58,27 @@ class Sample:
     loss_mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    routing: npt.NDArray[np.integer] | None = field(default=None, compare=False)
+    teacher_logp: list[float] = field(default_factory=list)
     status: Status = Status.PENDING
     reward: Score | Unscored | None = None
     error: str = ""
 
-    def append_model(self, tokens: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
+    def append_model(
+        self,
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        versions: Sequence[int],
+        routing: npt.NDArray[np.integer] | None = None,
+    ) -> None:
         """Tokens that the model sampled.
 
+        Args:
+            routing: a reply's experts, one row for every token of the sample so far, these included, but the last.
+
         Raises:
-            ValueError: the three differ in length, or a log-prob is not a number <= 0 (up to rounding).
+            ValueError: the three differ in length, a log-prob is not a number <= 0 (up to rounding), or there are more
+                or fewer rows of experts.
         """
         if not len(tokens) == len(logprobs) == len(versions):
             raise ValueError(
@@ -67,6 +87,8 @@ class Sample:
         for position, value in enumerate(logprobs):
             if not value <= 1e-4:  # also true for NaN
                 raise ValueError(f"sample {self.name}: log-prob {value} at response token {position}")
+        if routing is not None:
+            self._add_routing(routing, len(self.prompt_tokens) + len(self.response_tokens) + len(tokens) - 1)
         self._grow(tokens, 1, logprobs, versions)
 
     def append_observation(self, tokens: Sequence[int]) -> None:
@@ -88,6 +110,38 @@ class Sample:
         self.logprobs.extend(logprobs)
         self.versions.extend(versions)
 
+    def set_teacher(self, logprobs: Sequence[float]) -> None:
+        """The teacher's log-probs of all response tokens, [L]; those of observations are dropped. Comes last: after
+        further tokens the sample has no teacher any more.
+
+        Raises:
+            ValueError: another length, or a log-prob of a sampled token that is not finite.
+        """
+        if len(logprobs) != len(self.response_tokens):
+            raise ValueError(f"{self.name}: {len(logprobs)} log-probs for {len(self.response_tokens)} response tokens")
+        sampled = [version >= 0 for version in self.versions]
+        for position, (value, counts) in enumerate(zip(logprobs, sampled)):
+            if counts and not math.isfinite(value):
+                raise ValueError(f"{self.name}: the teacher's log-prob at response token {position} is {value}")
+        self.teacher_logp = [value if counts else math.nan for value, counts in zip(logprobs, sampled)]
+
+    @property
+    def has_teacher(self) -> bool:
+        return len(self.teacher_logp) == len(self.response_tokens)
+
+    def _add_routing(self, rows: npt.NDArray[np.integer], length: int) -> None:
+        if len(rows) != length:
+            raise ValueError(f"sample {self.name}: {len(rows)} rows of routed experts for {length + 1} tokens")
+        if self.routing is None:
+            self.routing = rows
+            return
+        import numpy as np
+
+        if rows.shape[1:] != self.routing.shape[1:]:
+            what = f"{list(self.routing.shape[1:])}, then of {list(rows.shape[1:])}"
+            raise ValueError(f"sample {self.name}: routed experts of layers and top-k {what}")
+        self.routing = np.concatenate([self.routing, rows[len(self.routing) :]])
+
     @property
     def tokens(self) -> list[int]:
         """Prompt and response, as trained."""
@@ -105,8 +159,9 @@ class Sample:
     def reset(self) -> None:
         """Forget the output, so that a retry starts afresh."""
         self.response = ""
-        for stream in (self.response_tokens, self.loss_mask, self.logprobs, self.versions):
+        for stream in (self.response_tokens, self.loss_mask, self.logprobs, self.versions, self.teacher_logp):
             stream.clear()
+        self.routing = None
         self.status, self.reward, self.error = Status.PENDING, None, ""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vime_core.engine.routing import checked_routing
 from vime_core.errors import EngineError
 from vime_core.interfaces.rollout import GenerateReply
 
@@ -20,6 +21,7 @@ FINISHES = ("stop", "length", "abort")
 @dataclass(frozen=True)
 class ReplyColumns:
     """n replies. ``tokens``, ``logprobs`` and ``versions`` [T] are end to end, reply i has ``lengths[i]`` of them.
+    ``routing`` [rows, layers, topk] holds the routed experts end to end, reply i has ``routed[i]`` rows (0: none);
     ``errors`` are (request id, message) of those that got none."""
 
     ids: list[str]
@@ -29,6 +31,8 @@ class ReplyColumns:
     versions: npt.NDArray[np.int32]
     finishes: npt.NDArray[np.int8]
     cached: npt.NDArray[np.int32]
+    routed: npt.NDArray[np.int32]
+    routing: npt.NDArray[np.integer] | None = None
     errors: list[tuple[str, str]] = field(default_factory=list)
 
     @classmethod
@@ -36,6 +40,7 @@ class ReplyColumns:
         def flat(name: str, dtype: Any) -> Any:
             return np.array([x for r in replies for x in getattr(r, name)], dtype=dtype)
 
+        routing = [r.routing for r in replies if r.routing is not None]
         return cls(
             ids=[r.id for r in replies],
             lengths=np.array([len(r.tokens) for r in replies], np.int32),
@@ -44,24 +49,36 @@ class ReplyColumns:
             versions=flat("versions", np.int32),
             finishes=np.array([FINISHES.index(r.finish) for r in replies], np.int8),
             cached=np.array([r.cached_tokens for r in replies], np.int32),
+            routed=np.array([0 if r.routing is None else len(r.routing) for r in replies], np.int32),
+            routing=np.concatenate(routing) if routing else None,
             errors=list(errors),
         )
 
     def unpack(self) -> list[GenerateReply]:
         tokens, logprobs, versions = self.tokens.tolist(), self.logprobs.tolist(), self.versions.tolist()
-        replies, start = [], 0
+        replies, start, row = [], 0, 0
         for i, length in enumerate(self.lengths.tolist()):
             part = slice(start, start + length)
             finish = FINISHES[int(self.finishes[i])]
+            rows = int(self.routed[i])
+            routing = self.routing[row : row + rows] if self.routing is not None and rows else None
             replies.append(
-                GenerateReply(self.ids[i], tokens[part], logprobs[part], versions[part], finish, int(self.cached[i]))
+                GenerateReply(
+                    self.ids[i], tokens[part], logprobs[part], versions[part], finish, int(self.cached[i]), routing
+                )
             )
-            start += length
+            start, row = start + length, row + rows
         return replies
 
 
 def checked_reply(
-    id: str, tokens: Any, logprobs: Any, spans: Any, finish: str | None, cached: int | None
+    id: str,
+    tokens: Any,
+    logprobs: Any,
+    spans: Any,
+    finish: str | None,
+    cached: int | None,
+    routing: npt.NDArray[np.integer] | None = None,
 ) -> GenerateReply:
     """A reply from what an engine said.
 
@@ -85,7 +102,8 @@ def checked_reply(
     if not len(tokens) == len(logprobs) == len(versions):
         counts = f"{len(tokens)} tokens, {len(logprobs)} log-probs, {len(versions)} weight versions"
         raise EngineError(f"request {id}: the engine's reply has {counts}")
-    return GenerateReply(id, list(tokens), list(logprobs), versions, finish, cached or 0)
+    routing = checked_routing(id, routing)
+    return GenerateReply(id, list(tokens), list(logprobs), versions, finish, cached or 0, routing)
 
 
 def _number(version: str, id: str) -> int:

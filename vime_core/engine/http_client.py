@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vime_core.engine.columns import checked_reply
+from vime_core.engine.routing import routing_from_text
 from vime_core.engine.sampling import vllm_sampling
 from vime_core.errors import EngineError
 from vime_core.interfaces.rollout import GenerateReply, GenerateRequest
@@ -116,4 +117,6 @@ def reply_from_json(id: str, answer: Mapping[str, Any]) -> GenerateReply:
     spans = choice.get("weight_versions")
     spans = None if spans is None else [(s["version"], s["start"], s["end"]) for s in spans]
     details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
-    return checked_reply(id, tokens, logprobs, spans, choice.get("finish_reason"), details.get("cached_tokens"))
+    routing = routing_from_text(id, choice.get("routed_experts"))
+    finish, cached = choice.get("finish_reason"), details.get("cached_tokens")
+    return checked_reply(id, tokens, logprobs, spans, finish, cached, routing)

@@ -57,7 +57,15 @@ def reply_from_output(id: str, output: RequestOutput) -> GenerateReply:
     choice = output.outputs[0]
     logprobs = None if choice.logprobs is None else choice.logprobs.logprobs  # type: ignore[union-attr]
     spans = None if choice.weight_versions is None else [(s.version, s.start, s.end) for s in choice.weight_versions]
-    return checked_reply(id, choice.token_ids, logprobs, spans, choice.finish_reason, output.num_cached_tokens)
+    return checked_reply(
+        id,
+        choice.token_ids,
+        logprobs,
+        spans,
+        choice.finish_reason,
+        output.num_cached_tokens,
+        choice.routed_experts,
+    )
 
 
 def prompt_scores(engine: str, tokens: Sequence[int], prompt_logprobs: Any) -> list[float]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: name under which the weight-transfer engine is registered with vLLM
 TRANSFER_BACKEND = "vime"
+#: a scheduler that returns routed experts where vLLM's own option cannot
+ROUTING_SCHEDULER = "vime_core.engine.routing_scheduler.RoutingScheduler"
 
 #: tokens of the canary prompt
 _CANARY = 16
@@ -72,7 +74,7 @@ def engine_spec(config: Config, device: DeviceBackend, hf_folder: str, index: in
     host = str(user.pop("host", None) or "")
     port = int(user.pop("port", 0) or 0)
     tensor_parallel = config.cluster.rollout_num_gpus_per_engine
-    required = _required(tensor_parallel)
+    required = {**_required(tensor_parallel), **_routing(config, device)}
     _refuse_contradictions(user, required)
     chosen = {**_defaults(config, index), **device.engine_arguments(), **user, **required}
     environment = _environment(device, index, tensor_parallel, config.cluster.engine_cpu_threads)
@@ -97,6 +99,13 @@ def _required(tensor_parallel: int) -> dict[str, Any]:
         "weight_transfer_config": {"backend": TRANSFER_BACKEND},
         "worker_extension_cls": "vime_core.engine.extension.VimeWorkerExtension",
     }
+
+
+def _routing(config: Config, device: DeviceBackend) -> Mapping[str, Any]:
+    """Routed experts, if the run replays them. vLLM keeps those of cached tokens under the prefix cache's hashes."""
+    if not config.train.use_rollout_routing_replay:
+        return {}
+    return {"enable_prefix_caching": True, **device.routing_arguments()}
 
 
 def _refuse_contradictions(user: Mapping[str, Any], required: Mapping[str, Any]) -> None:

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vime_core.engine.routing_runner import tap_routing
+from vime_core.errors import EngineError
+
 if TYPE_CHECKING:
     import torch
 
@@ -40,11 +43,24 @@ MOE_KERNEL_RESET = UpstreamFix(
     "0.32",
     "0.34",
 )
+ROUTED_EXPERTS = UpstreamFix(
+    "routed_experts",
+    "routed experts are returned by model runner V2 only, which needs Triton: none on the CPU",
+    "0.32",
+    "0.33",
+)
 
 
 def fixes() -> tuple[UpstreamFix, ...]:
     """All of them, for `vime doctor` and the documentation."""
-    return (SEEDED_CHUNKED_PREFILL, MOE_KERNEL_RESET)
+    return (SEEDED_CHUNKED_PREFILL, MOE_KERNEL_RESET, ROUTED_EXPERTS)
+
+
+def require(fix: UpstreamFix) -> None:
+    """Raises EngineError where this vLLM is not one that ``fix`` was made for."""
+    if not fix.applies(vllm_version()):
+        seen = f"{fix.since} <= vLLM < {fix.until}"
+        raise EngineError(f"{fix.name} ({fix.what}): mended for {seen} only, this is {vllm_version()}")
 
 
 def vllm_version() -> str:
@@ -55,15 +71,20 @@ def vllm_version() -> str:
 
 def install_worker_fixes() -> list[str]:
     """Apply what belongs to a worker process for its whole life; idempotent. Returns the names of what is in force."""
-    if not SEEDED_CHUNKED_PREFILL.applies(vllm_version()):
-        return []
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     runner: Any = GPUModelRunner
-    if not hasattr(runner._sample, "vime_fix"):
-        runner._sample = _keep_generators(runner._sample)
-        runner._bookkeeping_sync = _hide_generators(runner._bookkeeping_sync)
-    return [SEEDED_CHUNKED_PREFILL.name]
+    applied = []
+    if SEEDED_CHUNKED_PREFILL.applies(vllm_version()):
+        applied.append(SEEDED_CHUNKED_PREFILL.name)
+        if not hasattr(runner._sample, "vime_fix"):
+            runner._sample = _keep_generators(runner._sample)
+            runner._bookkeeping_sync = _hide_generators(runner._bookkeeping_sync)
+    if ROUTED_EXPERTS.applies(vllm_version()):
+        applied.append(ROUTED_EXPERTS.name)
+        if not hasattr(runner.initialize_kv_cache, "vime_fix"):
+            runner.initialize_kv_cache = tap_routing(runner.initialize_kv_cache)
+    return applied
 
 
 def _keep_generators(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -44,6 +44,8 @@ class DeviceBackend(abc.ABC):
     supports_sleep: ClassVar[bool] = False
     #: trainer and engines may share a device
     supports_colocate: ClassVar[bool] = False
+    #: host memory can be page-locked, which makes copies to and from the device faster
+    pins_memory: ClassVar[bool] = False
 
     # placement -----------------------------------------------------------------------------------------------
     @abc.abstractmethod
@@ -103,6 +105,10 @@ class DeviceBackend(abc.ABC):
     @abc.abstractmethod
     def engine_arguments(self) -> Mapping[str, Any]:
         """vLLM engine arguments that this device needs; the user's own ``--vllm-*`` win over them."""
+
+    def routing_arguments(self) -> Mapping[str, Any]:
+        """vLLM engine arguments with which an engine returns the experts that it chose for each token."""
+        return {"enable_return_routed_experts": True}
 
     def doctor(self) -> Sequence[Finding]:
         return ()

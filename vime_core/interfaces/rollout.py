@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from vime_core.data.sample import Sample
 
 
@@ -55,6 +58,8 @@ class GenerateReply:
         versions: weight version under which each token was sampled, [L].
         finish: "stop", "length" or "abort".
         cached_tokens: prompt tokens served from the prefix cache.
+        routing: experts that each token of prompt and response but the last was sent to, [prompt + L - 1, layers,
+            topk]; None from an engine that was not asked for them.
     """
 
     id: str
@@ -63,6 +68,7 @@ class GenerateReply:
     versions: list[int]
     finish: str
     cached_tokens: int = 0
+    routing: npt.NDArray[np.integer] | None = field(default=None, compare=False)
 
 
 class GenerationClient(Protocol):

@@ -75,3 +75,9 @@ class CpuBackend(TorchDevice):
 
     def engine_arguments(self) -> Mapping[str, Any]:
         return {"enforce_eager": True, "kv_cache_memory_bytes": _KV_CACHE_BYTES}
+
+    def routing_arguments(self) -> Mapping[str, Any]:
+        """vLLM's own option needs Triton."""
+        from vime_core.engine.spec import ROUTING_SCHEDULER
+
+        return {"scheduler_cls": ROUTING_SCHEDULER}
