@@ -19,6 +19,7 @@ _PUBLIC = {
     "Score": "vime_core.interfaces.reward",
     "Unscored": "vime_core.interfaces.reward",
     "DeviceBackend": "vime_core.interfaces.device",
+    "TorchDevice": "vime_core.devices.torch_device",
     "WeightSync": "vime_core.interfaces.weight_sync",
     "Receipt": "vime_core.interfaces.weight_sync",
     "Algorithm": "vime_core.interfaces.algorithm",

@@ -31,9 +31,10 @@ def choose_device(
     tried = [(provider, *_probe(provider, warn)) for provider in preferred or registry]
     able = [provider for provider, ok, _ in tried if ok]
     if not able:
-        reasons = listed(f"{provider.qualified_name} ({reason or 'no reason given'})" for provider, _, reason in tried)
+        reasons = _reasons([(provider.qualified_name, reason or "no reason given") for provider, _, reason in tried])
         others = [p.qualified_name for p in registry if preferred and p not in preferred]
-        fix = f"; say --device to run on another: {listed(others)}" if others else ""
+        gap = "\n" if "\n" in reasons else "; "
+        fix = f"{gap}say --device to run on another: {listed(others)}" if others else ""
         asked = "requested " if preferred else ""
         raise PluginError(f"no {asked}device backend is available here; tried: {reasons}{fix}")
     best = [p for p in able if p.priority == max(q.priority for q in able)]
@@ -41,6 +42,13 @@ def choose_device(
         names = listed(p.qualified_name for p in best)
         raise PluginError(f"several device backends of priority {best[0].priority} can run here: {names}; say --device")
     return best[0]
+
+
+def _reasons(tried: Sequence[tuple[str, str]]) -> str:
+    """In one line, or a block for each device once a probe has several things to say."""
+    if not any("\n" in reason for _, reason in tried):
+        return listed(f"{name} ({reason})" for name, reason in tried)
+    return "\n".join(f"{name}:\n  " + reason.replace("\n", "\n  ") for name, reason in tried)
 
 
 def _probe(provider: Device, warn: Callable[[str], None]) -> tuple[bool, str]:

@@ -111,6 +111,18 @@ def test_a_requested_device_is_never_exchanged_for_another_without_a_word(world)
     assert world.load("npu").choose_device("cpu").qualified_name == "core/cpu"
 
 
+def test_a_probe_with_several_things_to_say_gets_a_line_for_each(world) -> None:
+    world.install("npu", device("npu", "(False, 'no driver: install it' + chr(10) + 'no toolkit: install it')"))
+    with pytest.raises(PluginError) as caught:
+        world.load("npu").choose_device()
+    assert str(caught.value).splitlines() == [
+        "no requested device backend is available here; tried: npu/npu:",
+        "  no driver: install it",
+        "  no toolkit: install it",
+        "say --device to run on another: core/cpu",
+    ]
+
+
 def test_a_requested_plugin_without_devices_leaves_the_choice_alone(world) -> None:
     world.install("plain")
     assert world.load("plain").choose_device().qualified_name == "core/cpu"

@@ -27,6 +27,8 @@ class TorchDevice(DeviceBackend):
     module_name: ClassVar[str]
     #: package to import before ``module_name`` exists (an out-of-tree torch extension), or None
     extension: ClassVar[str | None] = None
+    #: Megatron gets plain torch modules under Transformer Engine's names, for a device that has no Transformer Engine
+    plain_modules: ClassVar[bool] = False
 
     @cached_property
     def module(self) -> Any:
@@ -83,10 +85,19 @@ class TorchDevice(DeviceBackend):
     def adapt_megatron(self) -> Sequence[str]:
         from vime_core.devices.megatron_shims import MegatronShims
 
-        return MegatronShims(self).apply()
+        names = MegatronShims(self).apply()
+        if self.plain_modules:
+            from vime_core.devices.cpu.spec import install
+
+            names += install()
+        return names
 
     def megatron_overrides(self) -> Mapping[str, Any]:
-        return {}
+        if not self.plain_modules:
+            return {}
+        from vime_core.devices.cpu.spec import TRANSFORMER_OVERRIDES
+
+        return TRANSFORMER_OVERRIDES
 
     def engine_arguments(self) -> Mapping[str, Any]:
         return {}
