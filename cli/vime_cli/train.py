@@ -34,6 +34,7 @@ def train(argv: list[str]) -> int:
             "nothing to train: give a recipe (vime train recipes/quickstart.toml) or flags; --help lists them"
         )
     plugins = _load(rest, os.environ)
+    plugins.process_started("driver")
     plan = resolve(rest, os.environ, plugins.options)
     if show:
         return _show(plan)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     import torch
 
+    from vime_core.config.sections import Config
+
 
 @dataclass(frozen=True)
 class MemoryFigures:
@@ -46,6 +48,10 @@ class DeviceBackend(abc.ABC):
     supports_colocate: ClassVar[bool] = False
     #: host memory can be page-locked, which makes copies to and from the device faster
     pins_memory: ClassVar[bool] = False
+
+    def bind(self, config: Config) -> DeviceBackend:
+        """The device as one run uses it, where what it answers depends on the run; called once in each process."""
+        return self
 
     # placement -----------------------------------------------------------------------------------------------
     @abc.abstractmethod

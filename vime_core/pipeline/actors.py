@@ -44,7 +44,7 @@ class TrainerActor:
     def setup(self, host: str, port: int, folder: str, resume: str | None, total_steps: int) -> dict[str, Any]:
         from vime_core.trainer.worker import TrainerWorker
 
-        device = self.plugins.choose_device(self.device).load()()
+        device = self.plugins.choose_device(self.device).load()().bind(self.config)
         self.worker = TrainerWorker(self.config, self.plugins, device, self.rank)
         return self.worker.setup(host, port, folder, resume, total_steps)
 

@@ -41,11 +41,12 @@ def check_before_start(config: Config, plugins: Any) -> None:
 
 def facts_of(config: Config, plugins: Any) -> Facts:
     """What the rules need to know from outside the configuration."""
+    # before anything heavy is imported: without a device nothing else matters
+    device = plugins.choose_device(config.cluster.device).load()
     from vime_core.trainer.bridge import supported_model_types
 
     supervised = config.train.loss_type == "sft_loss"
     algorithm = plugins.algorithms.resolve("sft" if supervised else config.algorithm.advantage_estimator)
-    device = plugins.choose_device(config.cluster.device).load()
     folder = config.model.hf_checkpoint
     return Facts(
         model=None if folder is None or placeholders(folder) else read_model(folder),

@@ -18,6 +18,7 @@ from vime_core.pipeline.stage import StageRun
 
 if TYPE_CHECKING:
     from vime_core.config.resolve import Plan
+    from vime_core.config.sections import Config
 
 
 def run_plan(plan: Plan, plugins: Any) -> int:
@@ -39,7 +40,7 @@ def run_plan(plan: Plan, plugins: Any) -> int:
         for stage in plan.stages:
             stop.check()
             place = folder.stage(stage.name) if several else folder
-            config = fill(stage.config, {**values, "run": str(place.path)})
+            config = _settled(fill(stage.config, {**values, "run": str(place.path)}), plugins)
             check_before_start(config, plugins)
             plugins.configure(config)
             progress = make_progress(config.observe.progress, sys.stdout)
@@ -47,6 +48,11 @@ def run_plan(plan: Plan, plugins: Any) -> int:
             print(render(summary), end="", flush=True)
             values |= _left_behind(stage.name, place.path, config.model.save_hf)
     return 0
+
+
+def _settled(config: Config, plugins: Any) -> Config:
+    """With the device's name, so that plugins can tell whose run this is."""
+    return config.replace("cluster", device=plugins.choose_device(config.cluster.device).qualified_name)
 
 
 def _left_behind(name: str, path: Path, export: str | None) -> dict[str, str]:

@@ -51,7 +51,7 @@ def stack(config: Config, plugins: Any, logs: Path, check: Check) -> Iterator[St
         check: raises when the user asked to stop; called during every wait.
     """
     provider = plugins.choose_device(config.cluster.device)
-    device = provider.load()()
+    device = provider.load()().bind(config)
     folder = config.model.hf_checkpoint
     if folder is None:
         raise ConfigError("no model: give --hf-checkpoint")
