@@ -40,7 +40,7 @@ def test_batch_of_groups_of_different_sizes_keeps_group_ids(group):
 def test_no_reward_is_never_a_zero(group):
     with pytest.raises(ValueError, match="has no score"):
         to_batch([group([1.0, Unscored("x")])])
-    assert all(math.isnan(x) for x in to_batch([group([Unscored("x")])], supervised=True).reward)
+    assert all(math.isnan(x) for x in to_batch([group([Unscored("x")])], rewarded=False).reward)
     pending = group([1.0])
     pending.samples[0].status = Status.ABORTED
     with pytest.raises(ValueError, match="unfinished samples"):

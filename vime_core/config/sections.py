@@ -375,6 +375,11 @@ class Config:
         """An SFT run without evaluation generates nothing."""
         return self.rollout.rollout_function != "sft" or bool(self.eval.eval_interval)
 
+    @property
+    def teacher_engine(self) -> bool:
+        """Beside the policy's engines there is a teacher's."""
+        return self.train.loss_type == "policy_loss" and self.algorithm.opd_type == "engine"
+
     def replace(self, section: str, **values: Any) -> Config:
         """A copy with values of one section changed (for tests and stages; a run never changes its own)."""
         return dataclasses.replace(self, **{section: dataclasses.replace(getattr(self, section), **values)})

@@ -90,8 +90,10 @@ class RolloutActor:
             self.worker.load_state(self.start_state)
         return {"prompts_per_epoch": self.worker.prompts_per_epoch}
 
-    async def connect(self, client_spec: Any) -> None:
+    async def connect(self, client_spec: Any, teacher_spec: Any | None) -> None:
         self.client.attach(client_spec.connect())
+        if teacher_spec is not None:
+            self.worker.teacher.attach(teacher_spec.connect())
 
     async def rollout(self, step: int) -> tuple[Any, dict[str, float], list[dict[str, Any]]]:
         """(reference to the batch in the object store, metrics, rows for the sample dump)."""

@@ -8,6 +8,7 @@ from vime_core.config.fill import placeholders
 from vime_core.config.rules import Facts, read_model, violations
 from vime_core.errors import ConfigError
 from vime_core.pipeline.rows import check_rows
+from vime_core.rollout.teacher_check import check_teacher
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
@@ -36,6 +37,7 @@ def check_before_start(config: Config, plugins: Any) -> None:
         from vime_core.observe.tensorboard import require_tensorboard
 
         require_tensorboard()
+    check_teacher(config)
     check_rows(config, supervised=generator.supervised)
 
 

@@ -26,6 +26,7 @@ def demand(config: Config, device: DeviceBackend) -> dict[str, float]:
     slots = config.trainer_ranks
     if config.needs_engines and not config.cluster.colocate:
         slots += config.num_engines * config.cluster.rollout_num_gpus_per_engine
+    slots += config.cluster.rollout_num_gpus_per_engine * config.teacher_engine
     options = device.ray_options(1)
     wanted = dict(options.get("resources", {}))
     for key, name in (("num_cpus", "CPU"), ("num_gpus", "GPU")):

@@ -51,9 +51,10 @@ class RolloutHandle:
         deadline = self.config.cluster.start_timeout_secs
         return get(self.actor.setup.remote(), deadline, "setup of the rollout worker", self.check)
 
-    def connect(self, client_spec: Any) -> None:
-        """Give the worker its engines."""
-        get(self.actor.connect.remote(client_spec), 60.0, "connection of the rollout worker to the engines", self.check)
+    def connect(self, client_spec: Any, teacher_spec: Any | None = None) -> None:
+        """Give the worker its engines, and the teacher if there is one."""
+        what = "connection of the rollout worker to the engines"
+        get(self.actor.connect.remote(client_spec, teacher_spec), 60.0, what, self.check)
 
     def rollout(self, step: int) -> Rollout:
         what = f"rollout of step {step}"

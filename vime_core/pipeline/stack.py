@@ -18,6 +18,7 @@ from vime_core.trainer import checkpoint
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
+    from vime_core.engine.teacher_handle import TeacherHandle
     from vime_core.interfaces.device import DeviceBackend
     from vime_core.interfaces.weight_sync import Receipt, WeightSync
 
@@ -65,11 +66,12 @@ def stack(config: Config, plugins: Any, logs: Path, check: Check) -> Iterator[St
         ending.callback(trainer.shutdown)
         # Data first: a bad row or a missing file is reported before a model is built.
         plan = schedule(config, rollout.setup()["prompts_per_epoch"], meta)
-        started = trainer.begin_setup(folder, str(resume) if resume else None, plan.optimizer_steps)
+        started = trainer.begin_setup(folder, str(resume) if resume else None, plan.optimizer_steps, losses)
+        teacher = _teacher(config, device, plugins, logs, ending)
         engines = _engines(config, device, folder, plugins, logs, ending, check)
         trainer.finish_setup(started)
         if engines is not None:
-            rollout.connect(engines.client_spec)
+            rollout.connect(engines.client_spec, teacher.wait(check) if teacher is not None else None)
         sync = _sync(config, plugins, trainer, engines, ending) if engines is not None else None
         yield Stack(trainer, rollout, engines, sync, plan)
 
@@ -90,6 +92,19 @@ def _engines(
     engines = EngineGroup.start(config, device, folder, plugins, logs, check)
     ending.callback(engines.shutdown, ENDING)
     return engines
+
+
+def _teacher(
+    config: Config, device: DeviceBackend, plugins: Any, logs: Path, ending: contextlib.ExitStack
+) -> TeacherHandle | None:
+    """The teacher's engine on its way up; it is no part of the engines, which get weights."""
+    if not config.teacher_engine:
+        return None
+    from vime_core.engine.teacher_handle import TeacherHandle
+
+    teacher = TeacherHandle.launch(config, device, plugins, logs)
+    ending.callback(teacher.shutdown, ENDING)
+    return teacher
 
 
 def _with_sync(config: Config, device: DeviceBackend, plugins: Any) -> Config:

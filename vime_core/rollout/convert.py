@@ -13,14 +13,15 @@ from vime_core.data.sample import Group, Sample, Status
 from vime_core.interfaces.reward import Score
 
 
-def to_batch(groups: Sequence[Group], *, supervised: bool = False) -> StepBatch:
+def to_batch(groups: Sequence[Group], *, rewarded: bool = True, teacher: bool = False) -> StepBatch:
     """The samples of the groups, in order.
 
     Args:
-        supervised: there are no rewards; the batch holds NaN.
+        rewarded: otherwise there are no rewards, and the batch holds NaN.
+        teacher: there are log-probs of a teacher; they become the column ``teacher_logp``, NaN at observations.
 
     Raises:
-        ValueError: a sample is not finished or has no score.
+        ValueError: a sample is not finished, or has no score, or none of the teacher's log-probs.
     """
     samples = [sample for group in groups for sample in group.samples]
     unfinished = [s.name for s in samples if s.status not in (Status.COMPLETED, Status.TRUNCATED)]
@@ -36,11 +37,19 @@ def to_batch(groups: Sequence[Group], *, supervised: bool = False) -> StepBatch:
         mask=_flat((s.loss_mask for s in samples), "bool", size),
         rollout_logp=_flat((s.logprobs for s in samples), "float32", size),
         version=_flat((s.versions for s in samples), "int32", size),
-        reward=np.array([np.nan if supervised else _value(s) for s in samples], dtype=np.float64),
+        reward=np.array([_value(s) if rewarded else np.nan for s in samples], dtype=np.float64),
         group=np.array([s.group for s in samples], dtype=np.int64),
         rollout=np.array([s.rollout for s in samples], dtype=np.int64),
         truncated=np.array([s.status is Status.TRUNCATED for s in samples], dtype=bool),
+        extra={"teacher_logp": ("response", _teacher(samples, size))} if teacher else {},
     )
+
+
+def _teacher(samples: Sequence[Sample], size: int) -> np.ndarray:
+    unread = [s.name for s in samples if not s.has_teacher]
+    if unread:
+        raise ValueError(f"no log-probs of the teacher: {', '.join(unread[:3])}")
+    return _flat((s.teacher_logp for s in samples), "float32", size)
 
 
 def _flat(parts: Iterable[Sequence[Any]], dtype: str, size: int) -> np.ndarray:

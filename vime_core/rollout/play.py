@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vime_core.data.sample import Group, Sample, Status
-from vime_core.errors import DeadlineError
+from vime_core.errors import DeadlineError, EngineError
 from vime_core.interfaces.reward import Unscored
 from vime_core.interfaces.rollout import GenerationClient, RolloutGenerator, SamplingParams
 from vime_core.rollout.blame import describe
 from vime_core.rollout.scoring import Scorer
+from vime_core.rollout.teacher import TeacherScorer
 
 
 @dataclass
@@ -41,8 +42,9 @@ class Player:
     """Generates and scores groups.
 
     Args:
-        scorer: None for supervised data.
+        scorer: None where there is no reward.
         timeout: seconds for the generation of one group.
+        teacher: asked for its log-probs of what was generated; None without distillation.
     """
 
     def __init__(
@@ -52,23 +54,35 @@ class Player:
         params: SamplingParams,
         scorer: Scorer | None,
         timeout: float,
+        teacher: TeacherScorer | None = None,
     ) -> None:
         self._generator, self._client, self._params = generator, client, params
-        self._scorer, self._timeout = scorer, timeout
+        self._scorer, self._timeout, self._teacher = scorer, timeout, teacher
 
     async def play(self, flight: Flight) -> None:
         """Bring a group as far as it goes: finished and scored, aborted, or with an error. Raises if cancelled only."""
         try:
             if not flight.group.finished:  # else it was finished in an earlier step and kept
                 await self._generate(flight)
-            if flight.group.finished and not flight.error and self._scorer is not None:
-                flight.enter("reward")
-                if any(sample.reward is None for sample in flight.group.samples):
-                    await self._scorer.score(flight.group.samples)
+            if flight.group.finished and not flight.error:
+                await self._judge(flight)
         except DeadlineError as error:
             flight.error, flight.may_retry = f"DeadlineError: {error}", False
         except Exception as error:
             flight.error = describe(error)
+
+    async def _judge(self, flight: Flight) -> None:
+        """Reward, then teacher: a group without a score is not worth the teacher's time."""
+        if self._scorer is not None:
+            flight.enter("reward")
+            if any(sample.reward is None for sample in flight.group.samples):
+                await self._scorer.score(flight.group.samples)
+        if self._teacher is not None and not flight.unscored:
+            flight.enter("teacher")
+            try:
+                await self._teacher.score(flight.group.samples)
+            except EngineError as error:
+                flight.error = f"teacher: {error}"
 
     async def _generate(self, flight: Flight) -> None:
         group = flight.group

@@ -34,6 +34,7 @@ from vime_core.rollout.metrics import step_metrics
 from vime_core.rollout.play import Player
 from vime_core.rollout.sampling import eval_params, train_params
 from vime_core.rollout.scoring import Scorer
+from vime_core.rollout.teacher import TeacherScorer
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,9 @@ class RolloutWorker:
     Args:
         client: of the engines; None where ``config.needs_engines`` is false.
 
+    Attributes:
+        teacher: to be attached to the teacher engine before a rollout; None where the run has none.
+
     Raises:
         DataError, RewardError, ConfigError, PluginError: before anything is sampled.
     """
@@ -77,6 +81,7 @@ class RolloutWorker:
         self._scorers: dict[str, Scorer] = {}
         self._data = self._open_data()
         self.ledger = Ledger()
+        self.teacher = TeacherScorer.of(config) if config.teacher_engine else None
         self._driver = self._make_driver(plugins)
         self._evaluation = self._make_evaluation(plugins, context)
 
@@ -87,8 +92,15 @@ class RolloutWorker:
     async def rollout(self, step: int) -> RolloutResult:
         """Collect, score and convert the samples of one step."""
         collected = await self._driver.collect(step, self._groups)
-        batch = to_batch(collected.groups, supervised=self._generator.supervised)
+        batch = to_batch(
+            collected.groups,
+            rewarded=self._rewarded,
+            teacher=self.teacher is not None,
+            routing=self._config.train.use_rollout_routing_replay,
+        )
         metrics = step_metrics(collected) | self.ledger.metrics()
+        if self.teacher is not None:
+            metrics["perf/teacher_time"] = self.teacher.take_seconds()
         return RolloutResult(batch, metrics, dump(collected) if self._config.observe.save_samples else [])
 
     async def evaluate(self, step: int) -> dict[str, float]:
@@ -123,6 +135,12 @@ class RolloutWorker:
             raise ConfigError("--rollout-batch-size is not set")
         return size
 
+    @property
+    def _rewarded(self) -> bool:
+        """Supervised data has no reward; distillation need not have one, and the rules say where one is missing."""
+        reward, opd = self._config.rollout.reward, self._config.algorithm.opd_type
+        return not self._generator.supervised and (reward is not None or opd is None)
+
     def _open_data(self) -> DataBuffer:
         config, rollout = self._config, self._config.rollout
         self._dataset = PromptDataset.open(config, self._tokenizer, supervised=self._generator.supervised)
@@ -136,11 +154,11 @@ class RolloutWorker:
         config, rollout = self._config, self._config.rollout
         gate = Gate(self._client)
         supervised = self._generator.supervised
-        scorer = None if supervised else self._scorer(plugins, rollout.reward)
+        scorer = self._scorer(plugins, rollout.reward) if self._rewarded else None
         path = rollout.dynamic_sampling_filter_path
         keep = None if path is None or supervised else plugins.filters.resolve(path)
         params = SamplingParams(max_tokens=0) if supervised else train_params(config)
-        player = Player(self._generator, gate, params, scorer, rollout.generate_timeout_secs)
+        player = Player(self._generator, gate, params, scorer, rollout.generate_timeout_secs, self.teacher)
         return RolloutDriver(self._data, self.ledger, player, gate, Bounds.of(config), keep)
 
     def _make_evaluation(self, plugins: Plugins, context: RolloutContext) -> Evaluation | None:
