@@ -11,7 +11,7 @@ import pytest
 
 from vime_core.config import rules
 from vime_core.config.facts import Facts
-from vime_core.config.rules import batches, inputs, layout, learning, required, violations
+from vime_core.config.rules import batches, companions, inputs, layout, learning, required, violations
 from vime_core.config.sections import Config
 
 Make = Callable[..., Config]
@@ -73,6 +73,15 @@ CASES: list[tuple[rules.Rule, str, Mapping[str, Any], Facts, str]] = [
         {"model_type": "qwen33"},
         Facts(model_types=frozenset({"qwen3", "llama"})),
         "is of model type 'qwen33', which the trainer cannot load; did you mean qwen3? (it loads: llama, qwen3)",
+    ),
+    # companions
+    (companions.same_architecture, "--ref-load {tmp}/none", {}, Facts(), "{tmp}/none (flag --ref-load) holds no"),
+    (
+        companions.same_architecture,
+        "--opd-teacher-load {model}",
+        {"hidden_size": 96},
+        Facts(),
+        "is another architecture than --hf-checkpoint",
     ),
     # learning
     (
@@ -301,7 +310,7 @@ def test_broken_rule(
     model: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    names = {"tmp": str(tmp_path), "held": f"{tmp_path}/held.jsonl"}
+    names = {"tmp": str(tmp_path), "held": f"{tmp_path}/held.jsonl", "model": f"{tmp_path}/model"}
     given = list(flags.format(**names).split())
     made = config(*given) if rule is not learning.reward_is_given else drop_reward(config(*given))
     facts = with_model(facts, {**model, **changes}) if rule is not inputs.checkpoint_folder else facts

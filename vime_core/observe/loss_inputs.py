@@ -50,8 +50,6 @@ from vime_core.errors import DataError
 
 #: of this description
 FORMAT = 1
-#: folder inside the run folder
-FOLDER = "loss"
 
 _FACTS = "vime"
 _NAME = re.compile(r"step_(\d+)\.safetensors$")

@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from vime_core.config.facts import Facts, read_model
-from vime_core.config.rules import batches, inputs, layout, learning, required
+from vime_core.config.rules import batches, companions, inputs, layout, learning, required
 from vime_core.config.sections import Config
 from vime_core.errors import ConfigError
 
 Rule = Callable[[Config, Facts], str | Iterable[str] | None]
 
-RULES: tuple[Rule, ...] = (*required.RULES, *inputs.RULES, *learning.RULES, *batches.RULES, *layout.RULES)
+RULES: tuple[Rule, ...] = (
+    *required.RULES,
+    *inputs.RULES,
+    *companions.RULES,
+    *learning.RULES,
+    *batches.RULES,
+    *layout.RULES,
+)
 
 __all__ = ["RULES", "Facts", "Rule", "check", "read_model", "violations"]
 

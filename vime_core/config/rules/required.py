@@ -18,6 +18,7 @@ AT_LEAST_ONE = (
     "rollout_num_gpus_per_engine",
     "save_interval",
     "keep_checkpoints",
+    "ref_update_interval",
     "rollout_max_prompt_len",
     "rollout_batch_size",
     "n_samples_per_prompt",

@@ -1,0 +1,30 @@
+"""Models beside the policy: the reference and the teacher, which take turns with it in one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vime_core.config.architecture import differences
+from vime_core.config.facts import Facts, read_model
+from vime_core.config.fill import placeholders
+from vime_core.config.rules.said import said, value_of
+from vime_core.config.sections import Config
+
+
+def same_architecture(config: Config, facts: Facts) -> Iterator[str]:
+    """The folders exist, and only their weights differ from the policy's."""
+    for name in ("ref_load", "opd_teacher_load"):
+        folder = value_of(config, name)
+        if folder is None or placeholders(folder):
+            continue
+        model = read_model(folder)
+        if model is None:
+            yield f"{said(config, name)} holds no config.json; give a Hugging Face checkpoint folder"
+        elif facts.model is not None and (found := differences(facts.model, model)):
+            yield (
+                f"{said(config, name)} is another architecture than {said(config, 'hf_checkpoint')} "
+                f"({'; '.join(found)}); only the weights may differ"
+            )
+
+
+RULES = (same_architecture,)
