@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from vime_core.observe.names.critic import CRITIC
 from vime_core.observe.names.metric import Metric
 from vime_core.observe.names.perf import EVAL, PERF, SYNC
 from vime_core.observe.names.rollout import ROLLOUT
@@ -14,6 +15,7 @@ from vime_core.observe.names.train import TRAIN
 CATALOG: Sequence[tuple[str, Sequence[Metric]]] = (
     ("Samples", ROLLOUT),
     ("Trainer", TRAIN),
+    ("Critic", CRITIC),
     ("Time", PERF),
     ("Weight sync", SYNC),
     ("Evaluation", EVAL),

@@ -16,8 +16,9 @@ applies the output layer to the rows that predict response tokens: prompt tokens
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear
@@ -31,6 +32,19 @@ from vime_core.trainer.logprobs import VocabShard, token_logprobs
 
 if TYPE_CHECKING:
     from vime_core.trainer.packed import PackedBatch
+
+
+class Head(Protocol):
+    """What a model has behind its last layer, and how it gets there."""
+
+    def adapt(self, bridge: Any) -> None:
+        """Change the bridge before any chunk is built from it."""
+
+    def install(self, model: Any, bridge: Any) -> None:
+        """Change a GPTModel of the last stage, before it is wrapped."""
+
+    def load(self, bridge: Any, models: Sequence[Any], folder: str) -> None:
+        """Weights of body and head from a Hugging Face folder. Collective, without gradient."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,19 @@ def install_late_head(model: Any, vocab_size: int) -> None:
     """
     model.output_layer.__class__ = LateHead
     model.output_layer.vocab_size = vocab_size
+
+
+class LanguageHead:
+    """The head strategy of a language model: its own output layer, late."""
+
+    def adapt(self, bridge: Any) -> None:
+        pass
+
+    def install(self, model: Any, bridge: Any) -> None:
+        install_late_head(model, bridge.hf_config.vocab_size)
+
+    def load(self, bridge: Any, models: Sequence[Any], folder: str) -> None:
+        bridge.load_weights(list(models), folder)
 
 
 def forward_step(model_chunk: Any, packed: PackedBatch) -> torch.Tensor:

@@ -24,7 +24,7 @@ from megatron.core.utils import unwrap_model
 
 from vime_core.errors import CheckpointError
 from vime_core.trainer.bridge import Exporter, make_bridge, set_rotary
-from vime_core.trainer.head import install_late_head
+from vime_core.trainer.head import Head, LanguageHead
 from vime_core.trainer.hf_files import copy_companions, write_weights
 
 if TYPE_CHECKING:
@@ -48,23 +48,32 @@ class MegatronModel:
         hf_folder: the checkpoint it was built from.
     """
 
-    def __init__(self, bridge: Any, chunks: list[torch.nn.Module], device: DeviceBackend, hf_folder: str) -> None:
+    def __init__(
+        self, bridge: Any, chunks: list[torch.nn.Module], device: DeviceBackend, hf_folder: str, head: Head
+    ) -> None:
         self.chunks = chunks
         self.hf_folder = hf_folder
         self.vocab_size: int = bridge.hf_config.vocab_size
         self.tconfig: TransformerConfig = bridge.config
-        self._bridge = bridge
+        self._bridge, self._head = bridge, head
         self._exporter = Exporter(bridge, self.modules, device.torch_device())
 
     @classmethod
-    def build(cls, config: Config, device: DeviceBackend, hf_folder: str, *, trainable: bool) -> MegatronModel:
+    def build(
+        cls, config: Config, device: DeviceBackend, hf_folder: str, *, trainable: bool, head: Head | None = None
+    ) -> MegatronModel:
         """Build for this rank (after ``init_parallel``); weights are not loaded yet. Collective.
+
+        Args:
+            head: what comes behind the last layer; default: the checkpoint's output layer.
 
         Raises:
             ConfigError: unknown model type, or a layout that the model cannot be cut into.
         """
+        head = head or LanguageHead()
         bridge = make_bridge(config, device, hf_folder)
-        modules = [_build_chunk(bridge, stage) for stage in _virtual_stages()]
+        head.adapt(bridge)
+        modules = [_build_chunk(bridge, stage, head) for stage in _virtual_stages()]
         bridge.config.finalize_model_grads_func = sum_gradients
         for module in modules:
             module.to(device.torch_device())
@@ -74,7 +83,7 @@ class MegatronModel:
             chunks = [Float16Module(bridge.config, chunk) for chunk in chunks]
         if trainable:
             chunks = _data_parallel(config, bridge.config, chunks)
-        return cls(bridge, chunks, device, hf_folder)
+        return cls(bridge, chunks, device, hf_folder, head)
 
     @property
     def modules(self) -> list[Any]:
@@ -91,9 +100,17 @@ class MegatronModel:
         source = folder or self.hf_folder
         try:
             with torch.no_grad():
-                self._bridge.load_weights(self.modules, source)
+                self._head.load(self._bridge, self.modules, source)
         except (KeyError, ValueError, AssertionError, OSError) as error:
             raise CheckpointError(f"cannot load weights from {source}: {type(error).__name__}: {error}") from error
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers of this rank's chunks, in place, by stable names."""
+        found: dict[str, torch.Tensor] = {}
+        for i, chunk in enumerate(self.chunks):
+            for kind in (chunk.named_parameters(), chunk.named_buffers()):
+                found |= {f"model.{i}.{name}": tensor.data for name, tensor in kind if tensor is not None}
+        return found
 
     @torch.no_grad()
     def export_hf(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -132,14 +149,14 @@ def _virtual_stages() -> Sequence[int | None]:
     return [None] if size is None else range(size)
 
 
-def _build_chunk(bridge: Any, stage: int | None) -> Any:
+def _build_chunk(bridge: Any, stage: int | None, head: Head) -> Any:
     first = parallel_state.is_pipeline_first_stage(ignore_virtual=stage is None, vp_stage=stage)
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=stage is None, vp_stage=stage)
     module = bridge._model_provider([])(pre_process=first, post_process=last, vp_stage=stage)
     module.vp_stage = stage
     set_rotary(module, bridge.hf_config)
     if last:
-        install_late_head(module, bridge.hf_config.vocab_size)
+        head.install(module, bridge)
     for parameter in module.parameters():
         tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
     return module
