@@ -14,14 +14,16 @@ reward, group, rollout, truncated      [N]
 mask, rollout_logp, version            [R]    as they came from the rollout
 further columns of the batch           [R]    ``ref_logp``, ``teacher_logp``, ``values``, a plugin's; or [N]
 old_logp                               [R]    only where it was computed before the stages; else ``logp`` stands for it
+shaped_reward                          [N]    float64, what credit read: the reward with the step's penalties
 logp                                   [R]    of the pass whose gradient the token's optimizer step applied
 selected                               [N]    bool, samples that count (``Algorithm.select``, and a reward where needed)
-trained                                [R]    bool, trainable tokens: the mask of selected samples
-advantage                              [R]    float32, after every term of the step, 0 outside ``trained``
+trained                                [R]    bool, trainable tokens: the mask of selected samples, less what a
+                                              correction took out of the denominators
+advantage                              [R]    float32, after whitening and the teacher's term; 0 where not selected
 returns                                [R]    float32 targets of the critic; only with a critic
 correction                             [R]    float32; absent where all are 1
 weight                                 [R]    float64 of the aggregation, counted over the token's optimizer step
-optimizer_step                         [N]    int64: 0, 1, ... within this rollout step; -1 for a sample left out
+optimizer_step                         [N]    int64: 0, 1, ... within this rollout step
 =====================================  =====  ========================================================================
 
 Facts, a JSON object in the header under the key ``vime``:
