@@ -137,8 +137,9 @@ def test_a_batch_without_the_teachers_word_is_refused(group: Callable[..., Any])
 
 # the whole worker --------------------------------------------------------------------------------------------
 def distilling(config: Config, **rollout: Any) -> Config:
-    config = config.replace("algorithm", opd_type="engine", use_opd=True)
-    return config.replace("rollout", **rollout)
+    config = config.replace("rollout", **rollout)
+    pure = {"advantage_estimator": "opd"} if config.rollout.reward is None else {"use_opd": True}
+    return config.replace("algorithm", opd_type="engine", **pure)
 
 
 def roll(config: Config, client: Any, teacher: Any) -> Any:

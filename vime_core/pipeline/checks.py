@@ -13,7 +13,7 @@ from vime_core.rollout.teacher_check import check_teacher
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
 
-#: columns of a step batch that the trainer itself fills
+#: columns of a step batch that every run fills
 SUPPLIES = frozenset({"old_logp", "rollout_logp", "reward", "entropy"})
 
 
@@ -56,6 +56,6 @@ def facts_of(config: Config, plugins: Any) -> Facts:
         algorithm_defaults=algorithm.defaults,
         group_based=algorithm.group_based,
         needs=algorithm.needs,
-        supplies=SUPPLIES,
+        supplies=SUPPLIES | ({"teacher_logp"} if config.algorithm.opd_type is not None else set()),
         supports_colocate=device.supports_colocate,
     )

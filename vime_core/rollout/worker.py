@@ -73,7 +73,7 @@ class RolloutWorker:
     """
 
     def __init__(self, config: Config, plugins: Plugins, client: GenerationClient | None) -> None:
-        self._config = config
+        self._config, self._plugins = config, plugins
         self._client = client or NoEngines()
         self._tokenizer = load_tokenizer(config.model.hf_checkpoint)
         context = RolloutContext(config, self._tokenizer, LengthLimits.of(config))
@@ -132,9 +132,11 @@ class RolloutWorker:
 
     @property
     def _rewarded(self) -> bool:
-        """Supervised data has no reward; distillation need not have one, and the rules say where one is missing."""
-        reward, opd = self._config.rollout.reward, self._config.algorithm.opd_type
-        return not self._generator.supervised and (reward is not None or opd is None)
+        """Supervised data has no reward; an algorithm that does not read it may have one."""
+        if self._generator.supervised:
+            return False
+        algorithm = self._plugins.algorithms.resolve(self._config.algorithm.advantage_estimator)
+        return "reward" in algorithm.needs or self._config.rollout.reward is not None
 
     def _open_data(self) -> DataBuffer:
         config, rollout = self._config, self._config.rollout

@@ -29,7 +29,7 @@ def group_of_one(config: Config, facts: Facts) -> str | None:
 def reward_is_given(config: Config, facts: Facts) -> Iterator[str]:
     if config.rollout.reward is not None:
         return
-    if not is_sft(config):
+    if not is_sft(config) and (facts.needs is None or "reward" in facts.needs):
         yield "--reward is missing: give a registered name, pkg.mod:function or file.py:function"
     elif config.eval.eval_interval is not None and config.eval.eval_reward is None:
         yield f"{said(config, 'eval_interval')} has nothing to score with: give --eval-reward or --reward"
