@@ -11,7 +11,7 @@ import pytest
 
 from vime_core.config import rules
 from vime_core.config.facts import Facts
-from vime_core.config.rules import batches, companions, inputs, layout, learning, required, violations
+from vime_core.config.rules import batches, companions, inputs, layout, learning, required, routing, violations
 from vime_core.config.sections import Config
 
 Make = Callable[..., Config]
@@ -288,6 +288,28 @@ CASES: list[tuple[rules.Rule, str, Mapping[str, Any], Facts, str]] = [
         {},
         Facts(),
         "--router-policy cannot reach it",
+    ),
+    (routing.routing_replay, "--use-routing-replay", {}, Facts(), "but the model has no experts"),
+    (
+        routing.routing_replay,
+        "--use-rollout-routing-replay --loss-type sft_loss --rollout-function sft --label-key label",
+        MOE,
+        Facts(),
+        "(flag --use-rollout-routing-replay): supervised training has no pass before it",
+    ),
+    (
+        routing.routing_replay,
+        "--use-rollout-routing-replay --moe-router-fusion",
+        MOE,
+        Facts(),
+        "needs a router that is not fused",
+    ),
+    (
+        routing.routing_replay,
+        "--use-routing-replay --moe-router-load-balancing-type sinkhorn",
+        MOE,
+        Facts(),
+        "a sinkhorn router takes no choice",
     ),
     (layout.colocation, "--colocate", {}, Facts(supports_colocate=False), "cannot be shared; use --no-colocate"),
 ]

@@ -8,20 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from vime_core.batch.step_batch import StepBatch
+from vime_core.batch.routing import ROUTING
+from vime_core.batch.step_batch import Axis, StepBatch
 from vime_core.data.sample import Group, Sample, Status
 from vime_core.interfaces.reward import Score
+from vime_core.rollout.convert_routing import routing_column
 
 
-def to_batch(groups: Sequence[Group], *, rewarded: bool = True, teacher: bool = False) -> StepBatch:
+def to_batch(
+    groups: Sequence[Group], *, rewarded: bool = True, teacher: bool = False, routing: bool = False
+) -> StepBatch:
     """The samples of the groups, in order.
 
     Args:
         rewarded: otherwise there are no rewards, and the batch holds NaN.
         teacher: there are log-probs of a teacher; they become the column ``teacher_logp``, NaN at observations.
+        routing: the experts that the engine chose become the column ``routing`` (token axis).
 
     Raises:
         ValueError: a sample is not finished, or has no score, or none of the teacher's log-probs.
+        EngineError: a sample lacks experts.
     """
     samples = [sample for group in groups for sample in group.samples]
     unfinished = [s.name for s in samples if s.status not in (Status.COMPLETED, Status.TRUNCATED)]
@@ -30,6 +36,11 @@ def to_batch(groups: Sequence[Group], *, rewarded: bool = True, teacher: bool = 
     lengths = np.array([len(s.response_tokens) for s in samples], dtype=np.int64)
     total = lengths + np.array([len(s.prompt_tokens) for s in samples], dtype=np.int64)
     size = int(lengths.sum())
+    extra: dict[str, tuple[Axis, np.ndarray]] = {}
+    if teacher:
+        extra["teacher_logp"] = ("response", _teacher(samples, size))
+    if routing:
+        extra[ROUTING] = ("token", routing_column(samples))
     return StepBatch.of(
         tokens=_flat((part for s in samples for part in (s.prompt_tokens, s.response_tokens)), "int64", total.sum()),
         total_lengths=total,
@@ -41,7 +52,7 @@ def to_batch(groups: Sequence[Group], *, rewarded: bool = True, teacher: bool = 
         group=np.array([s.group for s in samples], dtype=np.int64),
         rollout=np.array([s.rollout for s in samples], dtype=np.int64),
         truncated=np.array([s.status is Status.TRUNCATED for s in samples], dtype=bool),
-        extra={"teacher_logp": ("response", _teacher(samples, size))} if teacher else {},
+        extra=extra,
     )
 
 

@@ -92,7 +92,12 @@ class RolloutWorker:
     async def rollout(self, step: int) -> RolloutResult:
         """Collect, score and convert the samples of one step."""
         collected = await self._driver.collect(step, self._groups)
-        batch = to_batch(collected.groups, rewarded=self._rewarded, teacher=self.teacher is not None)
+        batch = to_batch(
+            collected.groups,
+            rewarded=self._rewarded,
+            teacher=self.teacher is not None,
+            routing=self._config.train.use_rollout_routing_replay,
+        )
         metrics = step_metrics(collected) | self.ledger.metrics()
         if self.teacher is not None:
             metrics["perf/teacher_time"] = self.teacher.take_seconds()

@@ -37,6 +37,7 @@ class PackedBatch:
         rows: [l] int64, local row (0..t-1) that predicts the token.
         targets: [l] int64, the token's id.
         response_index: [l] int64, ascending: place of the token on the response axis [r].
+        tokens: [t] int64: which of the samples' tokens, end to end without padding, a local row holds; -1 for padding.
         sample_index: [l] int64: which of the n samples the token belongs to.
         response_lengths: [n] response tokens a sample.
         cp_size: context-parallel size the batch was cut for.
@@ -49,6 +50,7 @@ class PackedBatch:
     targets: torch.Tensor
     response_index: torch.Tensor
     sample_index: torch.Tensor
+    tokens: torch.Tensor
     response_lengths: tuple[int, ...]
     cp_size: int = 1
 
@@ -69,7 +71,7 @@ class PackedBatch:
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same batch with its tensors on ``device``."""
-        names = ("input_ids", "position_ids", "rows", "targets", "response_index", "sample_index")
+        names = ("input_ids", "position_ids", "rows", "targets", "response_index", "sample_index", "tokens")
         moved = {name: getattr(self, name).to(device) for name in names}
         params = _params(self.params.cu_seqlens_q.to(device), self.params.max_seqlen_q)
         return PackedBatch(params=params, response_lengths=self.response_lengths, cp_size=self.cp_size, **moved)
@@ -101,8 +103,10 @@ def pack(
     padded = _padded_lengths(lengths, cp_size, pad_multiple)
     starts = np.concatenate([[0], np.cumsum(padded)])
     flat = np.full(starts[-1], pad_id, dtype=np.int64)
-    for start, ids in zip(starts, tokens, strict=False):
+    number = np.full(starts[-1], -1, dtype=np.int64)
+    for start, ids, before in zip(starts, tokens, np.cumsum([0, *lengths]), strict=False):
         flat[start : start + len(ids)] = ids
+        number[start : start + len(ids)] = before + np.arange(len(ids))
     mine = _zigzag(starts, cp_rank, cp_size)
     local_of = np.full(starts[-1], -1, dtype=np.int64)
     local_of[mine] = np.arange(len(mine))
@@ -121,6 +125,7 @@ def pack(
         targets=torch.from_numpy(flat[predicted[here]]),
         response_index=torch.from_numpy(here),
         sample_index=torch.from_numpy(sample[here]),
+        tokens=torch.from_numpy(number[mine]),
         response_lengths=tuple(int(r) for r in response_lengths),
         cp_size=cp_size,
     )

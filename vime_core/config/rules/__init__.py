@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from vime_core.config.facts import Facts, read_model
-from vime_core.config.rules import batches, companions, inputs, layout, learning, required
+from vime_core.config.rules import batches, companions, inputs, layout, learning, required, routing
 from vime_core.config.sections import Config
 from vime_core.errors import ConfigError
 
@@ -22,6 +22,7 @@ RULES: tuple[Rule, ...] = (
     *learning.RULES,
     *batches.RULES,
     *layout.RULES,
+    *routing.RULES,
 )
 
 __all__ = ["RULES", "Facts", "Rule", "check", "read_model", "violations"]
