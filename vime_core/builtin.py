@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vime_core.hookspecs import hookimpl
 from vime_core.interfaces.algorithm import Algorithm
@@ -12,6 +12,9 @@ from vime_core.interfaces.device import DeviceBackend
 from vime_core.interfaces.rollout import RolloutGenerator
 from vime_core.interfaces.weight_sync import Topology, WeightSync
 from vime_core.registry import Registry
+
+if TYPE_CHECKING:
+    from vime_core.algorithms.correction import CorrectionFunction
 
 
 def cpu_present() -> tuple[bool, str]:
@@ -46,8 +49,29 @@ def vime_choose_weight_sync(topology: Topology) -> str:
 
 @hookimpl
 def vime_register_algorithms(registry: Registry[type[Algorithm]]) -> None:
-    registry.add("grpo", "vime_core.algorithms.grpo:Grpo", summary="group relative policy optimization")
-    registry.add("sft", "vime_core.algorithms.sft:Sft", summary="supervised cross entropy on the labels")
+    for name, target, summary in (
+        ("grpo", "grpo:Grpo", "group relative policy optimization"),
+        ("dr_grpo", "grpo:DrGrpo", "GRPO without the divisions by standard deviation and length"),
+        ("dapo", "grpo:Dapo", "GRPO with a wider clip above and a token mean"),
+        ("gspo", "gspo:Gspo", "GRPO with one ratio a sequence"),
+        ("gmpo", "gspo:Gmpo", "GRPO with the geometric mean of clipped ratios"),
+        ("cispo", "cispo:Cispo", "policy gradient with a clipped, detached importance weight"),
+        ("sapo", "sapo:Sapo", "GRPO with a soft gate instead of the clip"),
+        ("dppo", "dppo:Dppo", "GRPO with a trust region in probability, against the sampler"),
+        ("rloo", "baselines:Rloo", "the baseline is the mean of the group's other tries"),
+        ("opo", "baselines:Opo", "the baseline is the group's mean, weighted by length"),
+        ("reinforce", "reinforce:Reinforce", "plain policy gradient on returns"),
+        ("reinforce_plus_plus", "reinforce:ReinforcePlusPlus", "returns whitened over the step, no critic"),
+        (
+            "reinforce_plus_plus_baseline",
+            "reinforce:ReinforcePlusPlusBaseline",
+            "rewards less the group's mean, whitened over the step",
+        ),
+        ("ppo", "ppo:Ppo", "proximal policy optimization with a critic"),
+        ("opd", "opd:Opd", "on-policy distillation from a teacher, without a reward"),
+        ("sft", "sft:Sft", "supervised cross entropy on the labels"),
+    ):
+        registry.add(name, f"vime_core.algorithms.{target}", summary=summary)
 
 
 @hookimpl
@@ -67,6 +91,17 @@ def vime_register_rewards(registry: Registry[Any]) -> None:
         "vime_core.rollout.rewards.reasoning_gym:ReasoningGymReward",
         summary="the scorer of the sample's reasoning-gym task",
     )
+
+
+@hookimpl
+def vime_register_corrections(registry: Registry[CorrectionFunction]) -> None:
+    for name, summary in (
+        ("tis", "truncated importance sampling against the sampler: bounds the weight of a token"),
+        ("icepop", "importance weights within bounds; tokens outside them are rejected"),
+        ("mis", "importance weights of tokens or sequences: truncated, clipped or masked, with rejection and veto"),
+        ("opsm", "drops sequences of negative advantage that drifted away from the sampler"),
+    ):
+        registry.add(name, f"vime_core.algorithms.importance:{name}", summary=summary)
 
 
 @hookimpl

@@ -91,10 +91,10 @@ def group_stats(reward: torch.Tensor, group: torch.Tensor, rollout: torch.Tensor
     value = torch.where(scored, reward, torch.zeros((), dtype=reward.dtype)).double()
     _, group_index = torch.unique(group, return_inverse=True)
     _, rollout_index = torch.unique(rollout, return_inverse=True)
-    vote = scored.double() / _sum_by(rollout_index, scored.double()).clamp(min=1)
-    votes = _sum_by(group_index, vote).round()
-    mean = _sum_by(group_index, vote * value) / votes.clamp(min=1)
-    variance = _sum_by(group_index, vote * (value - mean).square()) / (votes - 1).clamp(min=1)
+    vote = scored.double() / sum_by(rollout_index, scored.double()).clamp(min=1)
+    votes = sum_by(group_index, vote).round()
+    mean = sum_by(group_index, vote * value) / votes.clamp(min=1)
+    variance = sum_by(group_index, vote * (value - mean).square()) / (votes - 1).clamp(min=1)
     std = variance.sqrt()
     degenerate = (votes < 2) | (std < STD_EPS)
     return GroupStats(mean, std.masked_fill(degenerate, 0.0), votes.long(), group_index, scored)
@@ -105,16 +105,26 @@ def group_stats_of(batch: StepBatch) -> GroupStats:
     return group_stats(batch.t("reward"), batch.t("group"), batch.t("rollout"))
 
 
-def group_advantage(batch: StepBatch, *, divide_by_std: bool = True) -> torch.Tensor:
-    """[R] float32 ``(R - mean) / (std + 1e-6)`` of the sample's group (Shao 2024), or ``R - mean`` (Liu 2025).
+def centred_rewards(batch: StepBatch) -> tuple[torch.Tensor, GroupStats]:
+    """([N] float64 ``R - mean`` of the sample's group, the statistics).
 
     Exactly 0 for a group of one rollout, for a group whose rewards are all equal, and for a sample without reward.
     """
     stats = group_stats_of(batch)
-    scale = stats.std + STD_EPS if divide_by_std else torch.ones_like(stats.std)
     teaches = stats.scored & (stats.std > 0)
-    advantage = torch.where(teaches, (batch.t("reward") - stats.mean) / scale, torch.zeros((), dtype=torch.float64))
-    return spread_over_tokens(batch, advantage)
+    return torch.where(teaches, batch.t("reward") - stats.mean, torch.zeros((), dtype=torch.float64)), stats
+
+
+def group_advantage(batch: StepBatch, *, divide_by_std: bool = True) -> torch.Tensor:
+    """[R] float32 ``(R - mean) / (std + 1e-6)`` of the sample's group (Shao 2024), or ``R - mean`` (Liu 2025); zeros as
+    in :func:`centred_rewards`."""
+    centred, stats = centred_rewards(batch)
+    return spread_over_tokens(batch, centred / (stats.std + STD_EPS) if divide_by_std else centred)
+
+
+def scored_tokens(batch: StepBatch) -> torch.Tensor:
+    """[R] bool: trainable tokens of samples that have a reward."""
+    return batch.t("mask") & torch.isfinite(batch.t("reward"))[batch.seg()]
 
 
 def spread_over_tokens(batch: StepBatch, per_sample: torch.Tensor) -> torch.Tensor:
@@ -122,7 +132,7 @@ def spread_over_tokens(batch: StepBatch, per_sample: torch.Tensor) -> torch.Tens
     return per_sample.float()[batch.seg()]
 
 
-def _sum_by(index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def sum_by(index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """[N]: the sum of x over the samples of the same index."""
     return torch.zeros(len(x), dtype=x.dtype).index_add_(0, index, x)[index]
 

@@ -1,67 +1,82 @@
-"""GRPO: advantages from the rewards of a prompt's tries, PPO's clipped surrogate (Shao 2024, arXiv 2402.03300)."""
+"""GRPO and the two variants that change its scale, its clip or its aggregation."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from vime_core.algorithms.common import clipped_loss, group_advantage, ratio
-from vime_core.interfaces.algorithm import Algorithm, TokenView
+from vime_core.algorithms.common import group_advantage
+from vime_core.algorithms.policy import CLIP, PolicyAlgorithm
+from vime_core.interfaces.algorithm import Card
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
 
+CLIPPED = "max(-r A, -clip(r, 1 - eps_clip, 1 + eps_clip_high) A), r = exp(logp - old_logp)"
 
-class Grpo(Algorithm):
-    """Options under vime's names: ``eps_clip`` (below, and above unless ``eps_clip_high``), ``eps_clip_c`` (dual clip,
-    off by default), ``disable_grpo_std_normalization`` (Dr. GRPO, with aggregation fixed_length)."""
+
+class Grpo(PolicyAlgorithm):
+    """Advantages from the rewards of a prompt's tries, PPO's clipped surrogate."""
 
     name = "grpo"
-    needs = frozenset({"old_logp", "reward"})
-    aggregate = "rollout_mean"
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "eps_clip": 0.2,
-        "eps_clip_high": None,
-        "eps_clip_c": None,
-        "disable_grpo_std_normalization": False,
-    }
+    card = Card(
+        title="Group Relative Policy Optimization",
+        source="Shao et al. 2024, arXiv 2402.03300",
+        advantage="(R - mean of the group) / (std of the group + 1e-6), the same at every token of the sample",
+        loss=CLIPPED,
+        notes=(
+            "std divides by n - 1; a group of one rollout, or of equal rewards, gets exactly 0 and is counted.",
+            "With disable_grpo_std_normalization the advantage is R - mean.",
+            "eps_clip_c bounds the loss of a negative advantage by -c A (dual clip, Ye et al. 2020, arXiv 1912.09729).",
+            "The KL to the reference belongs in the loss (--use-kl-loss); kl_coef is not read.",
+        ),
+    )
+    defaults: ClassVar[Mapping[str, Any]] = {**CLIP, "disable_grpo_std_normalization": False}
     group_based = True
-
-    def violations(self, options: Mapping[str, Any]) -> Sequence[str]:
-        rules = {
-            "eps_clip": (0.0, 1.0, "a number from 0 to 1"),
-            "eps_clip_high": (0.0, math.inf, "a number of at least 0"),
-            "eps_clip_c": (math.nextafter(1.0, 2.0), math.inf, "a number above 1"),
-        }
-        return [
-            f"{name} is {options[name]!r}; give {want}"
-            for name, (least, most, want) in rules.items()
-            if options[name] is not None and not _within(options[name], least, most)
-        ]
 
     def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         return group_advantage(batch, divide_by_std=not options["disable_grpo_std_normalization"])
 
-    def surrogate(
-        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
-    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        r = ratio(view)
-        low, high = options["eps_clip"], options["eps_clip_high"]
-        clipped = clipped_loss(r, advantage, low, low if high is None else high, options["eps_clip_c"])
-        metrics = {
-            "pg_clipfrac": clipped.low | clipped.high,
-            "pg_clipfrac_low": clipped.low,
-            "pg_clipfrac_high": clipped.high,
-            "ppo_kl": view.old_logp - view.logp,
-            "ois": r,
-        }
-        if options["eps_clip_c"] is not None:
-            metrics["pg_clipfrac_lower"] = clipped.dual
-        return clipped.loss, metrics
+
+class DrGrpo(PolicyAlgorithm):
+    """GRPO without its two biases: no division by the standard deviation, none by the response's own length."""
+
+    name = "dr_grpo"
+    card = Card(
+        title="GRPO Done Right",
+        source="Liu et al. 2025, arXiv 2503.20783",
+        advantage="R - mean of the group",
+        loss=CLIPPED,
+        notes=(
+            "Aggregation fixed_length: token sums over the longest possible response, averaged over samples.",
+            "A group of one gets 0.",
+        ),
+    )
+    aggregate = "fixed_length"
+    group_based = True
+
+    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+        return group_advantage(batch, divide_by_std=False)
 
 
-def _within(value: object, least: float, most: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+class Dapo(Grpo):
+    """GRPO with a wider clip above and every token of the step alike."""
+
+    name = "dapo"
+    card = Card(
+        title="Decoupled Clip and Dynamic Sampling Policy Optimization",
+        source="Yu et al. 2025, arXiv 2503.14476",
+        advantage="(R - mean of the group) / (std of the group + 1e-6)",
+        loss=CLIPPED,
+        notes=(
+            "Clip 0.2 below, 0.28 above; aggregation token_mean; prompt_mean is the other reading of the paper.",
+            "Dynamic sampling is the framework's: --dynamic-sampling-filter-path check_reward_nonzero_std with "
+            "--over-sampling-batch-size.",
+            "So are the penalty of overlong answers (--overlong-buffer-len, --overlong-penalty-factor) and leaving out "
+            "truncated ones (--mask-truncated-samples).",
+        ),
+    )
+    aggregate = "token_mean"
+    defaults: ClassVar[Mapping[str, Any]] = {**Grpo.defaults, "eps_clip_high": 0.28}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.interfaces.algorithm import Algorithm, TokenView
+from vime_core.interfaces.algorithm import Algorithm, Card, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
@@ -17,6 +17,13 @@ class Sft(Algorithm):
     """No reward, no sampler, no options. The loss mask of the data says which tokens are targets."""
 
     name = "sft"
+    card = Card(
+        title="Supervised fine-tuning",
+        source="maximum likelihood",
+        advantage="1",
+        loss="-logp",
+        notes=("The loss mask of the data says which tokens are targets.",),
+    )
     aggregate = "rollout_mean"
 
     def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:

@@ -1,0 +1,54 @@
+"""RLOO and OPO: other baselines of a group, nothing divided by a standard deviation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vime_core.algorithms.common import centred_rewards, spread_over_tokens, sum_by
+from vime_core.algorithms.grpo import CLIPPED
+from vime_core.algorithms.policy import PolicyAlgorithm
+from vime_core.interfaces.algorithm import Card
+
+if TYPE_CHECKING:
+    from vime_core.batch.step_batch import StepBatch
+
+
+class Rloo(PolicyAlgorithm):
+    """The baseline of a try is the mean of the others."""
+
+    name = "rloo"
+    card = Card(
+        title="REINFORCE Leave-One-Out",
+        source="Ahmadian et al. 2024, arXiv 2402.14740",
+        advantage="R - mean reward of the group's other rollouts = n / (n - 1) (R - mean of the group)",
+        loss=CLIPPED,
+        notes=("With one optimizer step a rollout the gradient is plain REINFORCE's.", "A group of one gets 0."),
+    )
+    group_based = True
+
+    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+        centred, stats = centred_rewards(batch)
+        return spread_over_tokens(batch, centred * stats.votes / (stats.votes - 1).clamp(min=1))
+
+
+class Opo(PolicyAlgorithm):
+    """The baseline of least variance if a gradient's size grows with the response's length."""
+
+    name = "opo"
+    card = Card(
+        title="On-Policy RL with Optimal reward baseline",
+        source="Hao et al. 2025, arXiv 2505.23585",
+        advantage="R - mean of the group's rewards weighted by trainable tokens",
+        loss=CLIPPED,
+        notes=("A group of one, or of equal rewards, gets exactly 0.",),
+    )
+    group_based = True
+
+    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+        centred, stats = centred_rewards(batch)
+        tokens = batch.trainable_counts().double() * stats.scored
+        shift = sum_by(stats.index, tokens * centred) / sum_by(stats.index, tokens).clamp(min=1)
+        return spread_over_tokens(batch, torch.where(stats.scored & (stats.std > 0), centred - shift, 0.0))

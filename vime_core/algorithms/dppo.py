@@ -1,0 +1,48 @@
+"""DPPO: a trust region in probability, not in the ratio, and measured against the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from vime_core.algorithms.common import bounded_exp
+from vime_core.algorithms.grpo import Grpo
+from vime_core.algorithms.policy import clip_range, clip_shares
+from vime_core.interfaces.algorithm import Card, TokenView
+
+
+class Dppo(Grpo):
+    """A token stops counting once the probability of what was sampled moved too far in the advantage's direction."""
+
+    name = "dppo"
+    card = Card(
+        title="Divergence Proximal Policy Optimization, binary total variation",
+        source="Qi et al. 2026, arXiv 2602.04879",
+        advantage="(R - mean of the group) / (std of the group + 1e-6)",
+        loss="-keep r A, r = p / mu, p = exp(logp), mu = exp(rollout_logp); "
+        "keep = 0 if A > 0 and p - mu > eps_clip_high, or A < 0 and mu - p > eps_clip, else 1",
+        notes=(
+            "The ratio is to the sampler, so a correction such as --use-tis would count the mismatch twice.",
+            "A token without the sampler's log-prob has ratio 1.",
+        ),
+    )
+    needs = frozenset({"rollout_logp", "reward"})
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "eps_clip": 0.2,
+        "eps_clip_high": None,
+        "disable_grpo_std_normalization": False,
+    }
+
+    def surrogate(
+        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        low, high = clip_range(options)
+        now = view.logp.detach()
+        mu = view.extra["rollout_logp"].to(now.dtype)
+        mu = torch.where(mu.isnan(), now, mu)
+        moved = now.exp() - mu.exp()
+        below, above = (advantage < 0) & (-moved > low), (advantage > 0) & (moved > high)
+        r = bounded_exp(view.logp - mu)
+        return torch.where(below | above, 0.0, -r * advantage), clip_shares(below, above)

@@ -1,0 +1,42 @@
+"""PPO with a critic: generalized advantage estimation over trainable tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vime_core.algorithms.common import scored_tokens
+from vime_core.algorithms.grpo import CLIPPED
+from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
+from vime_core.algorithms.returns import gae, token_rewards
+from vime_core.interfaces.algorithm import Card, Credit
+
+if TYPE_CHECKING:
+    from vime_core.batch.step_batch import StepBatch
+
+
+class Ppo(PolicyAlgorithm):
+    """Advantages from a critic's values; the trainer fits the critic to the returns."""
+
+    name = "ppo"
+    card = Card(
+        title="Proximal Policy Optimization",
+        source="Schulman et al. 2017, arXiv 1707.06347; advantages of Schulman et al. 2015, arXiv 1506.02438",
+        advantage="A = delta + gamma lambd A_next, delta = r + gamma V_next - V, "
+        "r = R at the last trainable token - kl_coef kl(old_logp, ref_logp)",
+        loss=CLIPPED + "; critic: max((V - G)^2, (clip(V, V_old +- value_clip) - G)^2), G = A + V_old",
+        notes=(
+            "Masked tokens are not steps; V after the last trainable token is 0, also where a response was truncated.",
+            "Advantages are whitened only with --normalize-advantages (verl and OpenRLHF always do).",
+            "The value loss has no factor 1/2.",
+            "kl_coef puts a KL to the reference into the reward of each token (kl_estimator k1 by default).",
+        ),
+    )
+    needs = frozenset({"old_logp", "values", "reward"})
+    defaults: ClassVar[Mapping[str, Any]] = {**CLIP, **REWARD_KL, "gamma": 1.0, "lambd": 1.0, "value_clip": 0.2}
+    early_old_logp = True
+
+    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> Credit:
+        rewards, mask = token_rewards(batch, options), scored_tokens(batch)
+        parts = gae(rewards, batch.t("values"), mask, batch.seg(), options["gamma"], options["lambd"])
+        return Credit(*(x.float() for x in parts))
