@@ -35,7 +35,7 @@ bench: install             ## prints ratios beside a peer or a physical limit
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 docs: install              ## regenerate the generated documents
-	$(BIN)/python -m vime_core.config.document && $(BIN)/python -m vime_core.observe.document
+	$(BIN)/python -m vime_core.config.document && $(BIN)/python -m vime_core.observe.document && $(BIN)/python -m vime_cli.algorithm_pages
 
 clean:
 	rm -rf $(VENV) dist runs

@@ -25,7 +25,13 @@ class Command:
 
 COMMANDS = {
     "train": Command("vime_cli.train:train", "Train a model: vime train RECIPE.toml [--flag value ...]."),
-    "plugins": Command("vime_cli.plugins:plugins", "List installed plugins, or show what one of them provides."),
+    "plugins": Command("vime_cli.plugins:plugins", "List plugins, show or check one, begin a new one."),
+    "algorithms": Command(
+        "vime_cli.algorithms:algorithms", "Algorithms and their cards: vime algorithms list|info NAME."
+    ),
+    "explain": Command(
+        "vime_cli.explain:explain", "Arithmetic of a sample's loss: vime explain loss --run R --step K --sample I."
+    ),
     "version": Command("vime_cli.version:version", "Show the versions of vime and of the stack below it."),
 }
 
