@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vime_core import DeviceBackend, hookimpl
-from vime_core.registry import Registry
+
+if TYPE_CHECKING:
+    from vime_core import Config
+    from vime_core.options import Options
+    from vime_core.registry import Registry
+
+#: how a run's configuration names the device once it is settled
+DEVICE = "ascend/ascend"
 
 
 @hookimpl
@@ -15,3 +24,29 @@ def vime_register_device_backends(registry: Registry[type[DeviceBackend]]) -> No
         priority=50,
         available="vime_ascend.probe:present",
     )
+
+
+@hookimpl
+def vime_register_options(options: Options) -> None:
+    from vime_ascend.config import AscendOptions
+
+    options.add(AscendOptions)
+
+
+@hookimpl
+def vime_configure(config: Config) -> None:
+    if config.cluster.device not in (DEVICE, "ascend"):
+        return
+    from vime_ascend.flags import violations
+    from vime_core.errors import ConfigError
+
+    found = violations(config)
+    if found:
+        raise ConfigError(found)
+
+
+@hookimpl
+def vime_process_started(role: str) -> None:
+    from vime_ascend.process import started
+
+    started(role)

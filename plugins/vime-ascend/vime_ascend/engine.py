@@ -1,0 +1,45 @@
+"""What vLLM is started with on NPUs."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vime_ascend.config import AscendOptions
+
+#: what a sleeping engine gives back, in the order in which it takes it again
+WAKE_ORDER = (("weights",), ("kv_cache",))
+
+
+def engine_arguments(options: AscendOptions, colocated: bool, knows_rl: bool) -> dict[str, Any]:
+    """Arguments under vLLM's names.
+
+    Args:
+        knows_rl: the installed vllm-ascend has ``additional_config.rl_config``; others refuse the key.
+    """
+    extra: dict[str, Any] = {"weight_nz_mode": 0}
+    if knows_rl:
+        extra["rl_config"] = {"enabled": True}
+    found: dict[str, Any] = {"additional_config": extra, "enforce_eager": not options.graphs}
+    if colocated:
+        found["enable_sleep_mode"] = True
+    return found
+
+
+def knows_rl_config() -> bool:
+    """Does the installed vllm-ascend know the key? Read from its source: importing it needs an NPU."""
+    found = importlib.util.find_spec("vllm_ascend")
+    if found is None or not found.origin:
+        return False
+    file = Path(found.origin).with_name("ascend_config.py")
+    return file.is_file() and '"rl_config"' in file.read_text(encoding="utf-8", errors="replace")
+
+
+def merged(ours: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
+    """Our ``additional_config`` under the user's: theirs replaces single keys, not the whole table."""
+    theirs = user.get("additional_config")
+    if not isinstance(theirs, Mapping):
+        return dict(ours)
+    return {**ours, "additional_config": {**ours["additional_config"], **theirs}}
