@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from vime_core.algorithms.correction import CorrectionFunction
     from vime_core.config.sections import Config
     from vime_core.interfaces.algorithm import Algorithm
     from vime_core.interfaces.device import DeviceBackend
@@ -66,6 +67,12 @@ def vime_register_environments(registry: Registry[type[Environment]]) -> None:
 @hookspec
 def vime_register_filters(registry: Registry[Callable[..., Any]]) -> None:
     """Add filters of scored groups. The user picks one by ``--dynamic-sampling-filter-path``."""
+
+
+@hookspec
+def vime_register_corrections(registry: Registry[CorrectionFunction]) -> None:
+    """Add off-policy corrections: functions ``(batch, advantage, *, options...) -> CorrectionResult``, see
+    :mod:`vime_core.algorithms.correction`. The user picks one by ``--correction``."""
 
 
 @hookspec

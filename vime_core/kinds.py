@@ -41,6 +41,17 @@ def is_reward(value: Any) -> str | None:
     return None
 
 
+def is_correction(value: Any) -> str | None:
+    """A function of a batch and its advantages; whatever else it takes, it takes by keyword, with defaults."""
+    if not inspect.isfunction(value):
+        return is_callable(value)
+    try:
+        inspect.signature(value).bind(object(), object())
+    except TypeError:
+        return f"{value.__name__}{inspect.signature(value)} cannot be called with a batch and its advantages"
+    return None
+
+
 def _takes_one(function: Any) -> bool:
     try:
         inspect.signature(function).bind(object())

@@ -28,6 +28,7 @@ from vime_core.options import Options
 from vime_core.registry import Provider, Registry
 
 if TYPE_CHECKING:
+    from vime_core.algorithms.correction import CorrectionFunction
     from vime_core.config.sections import Config
     from vime_core.interfaces.algorithm import Algorithm
     from vime_core.interfaces.device import DeviceBackend
@@ -63,6 +64,7 @@ class Plugins:
         self.rewards: Registry[Any]
         self.environments: Registry[type[Environment]]
         self.filters: Registry[Callable[..., Any]]
+        self.corrections: Registry[CorrectionFunction]
         self.commands: Registry[Callable[[list[str]], int]]
         self.devices = Registry("device backend", _interface("device:DeviceBackend"), requested)
         self.weight_syncs = Registry("weight sync", _interface("weight_sync:WeightSync"), requested)
@@ -71,6 +73,7 @@ class Plugins:
         self.rewards = Registry("reward", kinds.is_reward, requested)
         self.environments = Registry("environment", _interface("environment:Environment"), requested)
         self.filters = Registry("filter", kinds.is_callable, requested)
+        self.corrections = Registry("correction", kinds.is_correction, requested)
         self.commands = Registry("command", kinds.is_callable, requested)
         self.options = Options()
         #: (plugin, hook) -> times it failed, of the observation hooks
@@ -144,6 +147,7 @@ class Plugins:
             "vime_register_rewards": self.rewards,
             "vime_register_environments": self.environments,
             "vime_register_filters": self.filters,
+            "vime_register_corrections": self.corrections,
             "vime_register_commands": self.commands,
         }
 

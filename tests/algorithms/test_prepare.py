@@ -72,8 +72,8 @@ def test_metrics_of_a_step() -> None:
 
 
 def test_old_log_probs_are_computed_for_several_optimizer_steps_only() -> None:
-    assert [wants_old_logp(Grpo(), n) for n in (1, 2)] == [False, True]
-    assert not wants_old_logp(Sft(), 2)
+    assert [wants_old_logp(Grpo(), OPTIONS, n) for n in (1, 2)] == [False, True]
+    assert not wants_old_logp(Sft(), {}, 2)
 
 
 def test_a_stage_that_reads_old_log_probs_gets_them_before() -> None:
@@ -81,7 +81,7 @@ def test_a_stage_that_reads_old_log_probs_gets_them_before() -> None:
         name = "early"
         early_old_logp = True
 
-    assert wants_old_logp(Early(), 1)
+    assert wants_old_logp(Early(), OPTIONS, 1)
     with pytest.raises(TrainerError, match="'early' needs old_logp"):
         prepare_step(Early(), OPTIONS, small_batch([[1]]), "token_mean")
 

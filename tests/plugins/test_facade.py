@@ -52,6 +52,7 @@ def test_every_kind_can_be_registered(world) -> None:
         "rewards",
         "environments",
         "filters",
+        "corrections",
         "commands",
     ]
     hook = "@hookimpl\ndef vime_register_{0}(registry):\n    registry.add('mine_{0}', 'json:dumps')\n"
@@ -59,7 +60,7 @@ def test_every_kind_can_be_registered(world) -> None:
     registries = world.load("all").registries()
     assert [r.get(f"mine_{hook.removeprefix('vime_register_')}").plugin for hook, r in registries.items()] == [
         "all"
-    ] * 8
+    ] * 9
 
 
 def test_every_hook_of_the_page_has_a_caller_and_a_docstring() -> None:
@@ -70,7 +71,7 @@ def test_every_hook_of_the_page_has_a_caller_and_a_docstring() -> None:
 
     hooks = [name for name, value in vars(hookspecs).items() if name.startswith("vime_") and inspect.isfunction(value)]
     source = inspect.getsource(plugins)
-    assert len(hooks) == 18
+    assert len(hooks) == 19
     for name in hooks:
         assert f'"{name}"' in source, name
         assert getattr(hookspecs, name).__doc__, name

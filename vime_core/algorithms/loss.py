@@ -1,8 +1,8 @@
 """The trainer's whole loss for one micro-batch.
 
-``sum over trainable tokens of weight * correction * surrogate - entropy_coef * weight * entropy``: a plain sum. Summed
-over micro-batches, data-parallel and context-parallel ranks it is the loss of the optimizer step, and so are its
-gradients; the backend's own averaging must be undone outside (multiply by what it divides by).
+``sum over trainable tokens of weight * (correction * surrogate + kl_loss_coef * KL - entropy_coef * entropy)``: a plain
+sum. Summed over micro-batches, data-parallel and context-parallel ranks it is the loss of the optimizer step, and so
+are its gradients; the backend's own averaging must be undone outside (multiply by what it divides by).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from vime_core.algorithms.kl import kl_loss
 from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
+from vime_core.algorithms.terms import NO_TERMS, Terms
 from vime_core.algorithms.view import MicroView, trainable
 from vime_core.errors import TrainerError
 from vime_core.interfaces.algorithm import Algorithm
@@ -26,7 +28,7 @@ def micro_loss(
     weight: torch.Tensor,
     correction: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
-    entropy_coef: float = 0.0,
+    terms: Terms = NO_TERMS,
 ) -> tuple[torch.Tensor, dict[str, Pair]]:
     """The loss and its metrics.
 
@@ -34,13 +36,15 @@ def micro_loss(
         view: r tokens of n samples; may be empty.
         advantage, weight, correction: [r]; ``weight`` is the aggregation's, counted over the optimizer step.
         entropy: [r] of the policy's distribution; with gradient when ``entropy_coef`` is not 0. Logged if given.
+        terms: what is added to the algorithm's surrogate; a KL reads ``view.extra["ref_logp"]``.
 
     Returns:
         (scalar that is connected to the graph of ``view.logp`` even where nothing is trainable, pairs). ``loss``,
-        ``pg_loss`` and ``entropy_loss`` are weighted sums; every other metric is (sum, tokens) over trainable tokens.
+        ``pg_loss``, ``entropy_loss`` and ``kl_loss`` are weighted sums; every other metric is (sum, tokens) over
+        trainable tokens.
 
     Raises:
-        TrainerError: the surrogate or a metric has another shape than [r], or entropy is missing.
+        TrainerError: the surrogate or a metric has another shape than [r], or entropy or reference is missing.
     """
     mask = view.mask
     surrogate, token_metrics = algorithm.surrogate(view, trainable(mask, advantage), options)
@@ -60,9 +64,22 @@ def micro_loss(
         held = trainable(mask, entropy)
         entropy_loss = (scale * held).sum()
         metrics |= {"entropy": token_pair(held, mask), "entropy_loss": weighted_pair(entropy_loss)}
-        if entropy_coef:
-            loss = loss - entropy_coef * entropy_loss
-    elif entropy_coef:
-        raise TrainerError(f"entropy_coef is {entropy_coef}, but no entropy was computed")
+        if terms.entropy_coef:
+            loss = loss - terms.entropy_coef * entropy_loss
+    elif terms.entropy_coef:
+        raise TrainerError(f"entropy_coef is {terms.entropy_coef}, but no entropy was computed")
+    if terms.kl_loss_coef:
+        kl = _kl(view, terms)
+        total = (scale * kl).sum()
+        metrics |= {"ref_kl": token_pair(kl, mask), "kl_loss": weighted_pair(total)}
+        loss = loss + terms.kl_loss_coef * total
     metrics["loss"] = weighted_pair(loss)
     return loss, metrics
+
+
+def _kl(view: MicroView, terms: Terms) -> torch.Tensor:
+    """[r] with gradient, 0 under the mask, where all log-probs of the view are 0."""
+    if "ref_logp" not in view.extra:
+        raise TrainerError(f"kl_loss_coef is {terms.kl_loss_coef}, but no reference log-probs were computed")
+    reference = view.extra["ref_logp"].to(view.logp.dtype)
+    return kl_loss(view.logp, reference, view.old_logp, terms.kl_loss_type, unbiased=terms.use_unbiased_kl)

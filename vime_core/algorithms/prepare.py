@@ -1,9 +1,10 @@
 """The stages that run once a step, on the whole batch, alike on every rank: select, credit, weights, correction.
 
-Order: selection first, so that a sample that does not count is in no denominator; credit over *all* samples, because a
-sample that is not trained on (truncated, say) still had its reward and belongs in its group's baseline; weights last,
-one set for each optimizer step, counted over that step's samples on all ranks. As every rank holds the whole batch,
-none of this needs communication.
+Order: penalties go into the rewards; selection, so that a sample that does not count is in no denominator; credit over
+*all* samples, because a sample that is not trained on (truncated, say) still had its reward and belongs in its group's
+baseline; whitening, the teacher's term, and corrections, which see the final advantages; weights last, one set for each
+optimizer step, counted over that step's samples on all ranks. As every rank holds the whole batch, none of this needs
+communication.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vime_core.algorithms.common import group_stats_of
+from vime_core.algorithms.correction import Correction, combine
 from vime_core.algorithms.metrics import Pair, finish, token_pair
+from vime_core.algorithms.shaping import require_finite, sampler_as_old, shape_advantages, shape_rewards
+from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
 from vime_core.batch.aggregate import check_aggregation, token_weights
 from vime_core.errors import TrainerError
 from vime_core.interfaces.algorithm import Algorithm, Credit
@@ -29,7 +33,7 @@ class Prepared:
     """One rollout step, ready for its optimizer steps. N samples, R response tokens; all on the CPU.
 
     Attributes:
-        batch: the whole batch.
+        batch: the whole batch, rewards shaped.
         aggregation, length: what token weights follow.
         selected: [N] bool samples that count.
         mask: [R] bool trainable tokens of selected samples. counts: [N] their number in each sample.
@@ -72,49 +76,69 @@ def prepare_step(
     batch: StepBatch,
     aggregation: str,
     *,
+    terms: Terms = NO_TERMS,
+    corrections: Sequence[Correction] = (),
     fixed_length: int | None = None,
 ) -> Prepared:
     """Run the stages of one rollout step.
 
     Args:
+        terms: what the framework adds around the algorithm. corrections: those of the terms, resolved.
         fixed_length: tokens that aggregation ``fixed_length`` divides by: the longest possible response.
 
     Raises:
         ConfigError: unknown aggregation.
-        TrainerError: the batch lacks a field that the algorithm needs, or the algorithm broke its contract (shape,
-            gradient, an advantage or correction that is not finite at a trainable token); names algorithm and stage.
+        TrainerError: the batch lacks a column that algorithm or terms need, or has a number in it that is not finite at
+            a trainable token; or algorithm or correction broke their contract (shape, gradient, an advantage or weight
+            that is not finite at a trainable token); names who and where.
     """
-    check_needs(algorithm, batch)
+    name = check_aggregation(aggregation)
+    needs = needed_columns(algorithm, options, terms)
+    batch = sampler_as_old(batch) if terms.use_rollout_logprobs else batch
+    check_needs(algorithm, options, batch, terms)
+    batch, metrics = shape_rewards(batch, terms)
+    selected = _selected(algorithm, options, batch, terms)
+    mask = batch.t("mask") & selected[batch.seg()]
+    known = {column: batch.t(column) for column in sorted(needs & _ALWAYS_FINITE)}
+    require_finite(batch, mask, known, f"algorithm {algorithm.name!r}")
+    with torch.no_grad():
+        advantage, returns = _credit(algorithm, options, batch, mask)
+        advantage, term_metrics = shape_advantages(batch, advantage, mask, terms)
+        correction, own_metrics = algorithm.correction(batch, options)
+        if correction is not None:
+            correction = _checked(algorithm, "correction", correction, batch, mask)
+        combined = combine(corrections, batch, advantage, mask)
+    correction, mask = _product(correction, combined.weight), combined.mask
+    counts = batch.trainable_counts(mask)
+    metrics = {**metrics, **term_metrics, **combined.metrics, **_counts(selected, counts), **_spread(advantage, mask)}
+    if algorithm.group_based:
+        metrics |= _groups(batch)
+    metrics |= finish({name: token_pair(x, mask) for name, x in own_metrics.items()})
+    return Prepared(batch, name, fixed_length, selected, mask, counts, advantage, correction, metrics, returns)
+
+
+def _selected(algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, terms: Terms) -> torch.Tensor:
+    """[N] bool."""
     selected = algorithm.select(batch, options)
     _check(algorithm, "select", selected, len(batch))
     if "reward" in algorithm.needs:
         selected = selected & torch.isfinite(batch.t("reward"))
-    mask = batch.t("mask") & selected[batch.seg()]
-    with torch.no_grad():
-        advantage, returns = _credit(algorithm, options, batch, mask)
-        correction, correction_metrics = algorithm.correction(batch, options)
-        if correction is not None:
-            correction = _checked(algorithm, "correction", correction, batch, mask)
-    counts = batch.trainable_counts(mask)
-    metrics = _counts(selected, counts) | _advantages(advantage, mask)
-    if algorithm.group_based:
-        metrics |= _groups(batch)
-    metrics |= finish({name: token_pair(x, mask) for name, x in correction_metrics.items()})
-    name = check_aggregation(aggregation)
-    return Prepared(batch, name, fixed_length, selected, mask, counts, advantage, correction, metrics, returns)
+    return selected & ~batch.t("truncated") if terms.mask_truncated_samples else selected
 
 
 #: needs that are not columns of the batch, or that may come with the micro-batch
 _ELSEWHERE = frozenset({"old_logp", "entropy"})
+#: columns that models compute; a number in them that is not finite is a fault, where the sampler's may be missing
+_ALWAYS_FINITE = frozenset({"ref_logp", "teacher_logp", "values"})
 
 
-def check_needs(algorithm: Algorithm, batch: StepBatch) -> None:
+def check_needs(algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, terms: Terms = NO_TERMS) -> None:
     """Raises:
-    TrainerError: the batch lacks a column that the algorithm declared in ``needs``.
+    TrainerError: the batch lacks a column that the algorithm or the terms around it need.
     """
     columns = {"reward", "rollout_logp", *batch.extra}
-    missing = sorted(algorithm.needs - columns - _ELSEWHERE)
-    if algorithm.early_old_logp and batch.old_logp is None:
+    missing = sorted(needed_columns(algorithm, options, terms) - columns - _ELSEWHERE)
+    if (algorithm.early_old_logp or terms.early_old_logp) and batch.old_logp is None:
         missing.append("old_logp")
     if missing:
         raise TrainerError(
@@ -123,10 +147,21 @@ def check_needs(algorithm: Algorithm, batch: StepBatch) -> None:
         )
 
 
-def wants_old_logp(algorithm: Algorithm, optimizer_steps: int) -> bool:
+def wants_old_logp(
+    algorithm: Algorithm, options: Mapping[str, Any], optimizer_steps: int, terms: Terms = NO_TERMS
+) -> bool:
     """Whether the trainer must compute log-probs before the stages. With a single optimizer step they are the current
-    ones, detached, and the second forward pass is saved, unless credit or correction read them."""
-    return "old_logp" in algorithm.needs and (optimizer_steps > 1 or algorithm.early_old_logp)
+    ones, detached, and the second forward pass is saved, unless something reads them before; and the sampler's may
+    stand for them."""
+    if terms.use_rollout_logprobs or "old_logp" not in needed_columns(algorithm, options, terms):
+        return False
+    return optimizer_steps > 1 or algorithm.early_old_logp or terms.early_old_logp
+
+
+def _product(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first * second
 
 
 def _credit(
@@ -169,7 +204,7 @@ def _counts(selected: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
     }
 
 
-def _advantages(advantage: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
+def _spread(advantage: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
     """Mean, largest and smallest over trainable tokens."""
     chosen = advantage[mask]
     if not len(chosen):

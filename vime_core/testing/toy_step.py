@@ -17,17 +17,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from vime_core.algorithms.correction import corrections_of
+from vime_core.algorithms.importance import CORRECTIONS
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import Pair, add_pairs, finish
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import Prepared, prepare_step
 from vime_core.algorithms.share import MicroShare, response_index
+from vime_core.algorithms.terms import Terms, needed_columns
 from vime_core.algorithms.view import Reduce
 from vime_core.batch.step_batch import StepBatch
 from vime_core.interfaces.algorithm import Algorithm
 
 VOCABULARY = 5
 EXCHANGE_SECONDS = 60.0
+ENTROPY = Terms(entropy_coef=0.03)
 
 Micro = Callable[..., tuple[torch.Tensor, dict[str, Pair]]]
 Partition = Sequence[Sequence[Sequence[int]]]
@@ -170,25 +174,39 @@ class Begun:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is put to the test: an algorithm with options under an aggregation.
+    """What is put to the test: an algorithm with options under an aggregation, and terms around it.
 
     Attributes:
+        terms: by default an entropy bonus. Corrections are those of vime.
         loss: the function of one micro-batch; a test hands in a wrong one to see that the property fails.
     """
 
     algorithm: Algorithm
     aggregation: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    entropy_coef: float = 0.03
+    terms: Terms = ENTROPY
     length: int = 8
     loss: Micro = micro_loss
 
     def prepare(self, batch: StepBatch) -> Prepared:
-        return prepare_step(self.algorithm, self.merged, batch, self.aggregation, fixed_length=self.length)
+        return prepare_step(
+            self.algorithm,
+            self.merged,
+            batch,
+            self.aggregation,
+            terms=self.terms,
+            corrections=corrections_of(self.terms, CORRECTIONS.__getitem__),
+            fixed_length=self.length,
+        )
 
     @property
     def merged(self) -> Mapping[str, Any]:
         return merge_options(self.algorithm, self.options)
+
+    @property
+    def required(self) -> frozenset[str]:
+        """What the batch must have under these options."""
+        return needed_columns(self.algorithm, self.merged, self.terms)
 
     def loss_of(
         self, case: Case, logits: torch.Tensor, partition: Partition | None = None, context: int = 1
@@ -217,10 +235,10 @@ class Subject:
         self, begun: Begun, samples: Sequence[int], index: torch.Tensor, reduce: Reduce | None
     ) -> tuple[torch.Tensor, dict[str, Pair]]:
         """One micro-batch on one context-parallel rank, which holds the response positions ``index``."""
-        needs = self.algorithm.needs
+        needs = self.required
         share = MicroShare.of(begun.prepared, begun.weight, samples, needs=needs, index=index, dtype=torch.float64)
         view, entropy = share.view(begun.logp[index], reduce), begun.entropy[index]
-        rest = (share.advantage, share.weight, share.correction, entropy, self.entropy_coef)
+        rest = (share.advantage, share.weight, share.correction, entropy, self.terms)
         return self.loss(self.algorithm, self.merged, view, *rest)
 
     def play(self, case: Case, partition: Partition | None = None, context: int = 1) -> Outcome:

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_share
+
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
 
 
-def mismatch(batch: StepBatch, logp: torch.Tensor) -> dict[str, float]:
+def mismatch(batch: StepBatch, logp: torch.Tensor, *, detailed: bool = False) -> dict[str, float]:
     """Over trainable tokens that the sampler has a log-prob for.
 
     Args:
         logp: [R] the trainer's log-probs before the step.
+        detailed: add :func:`distances`.
 
     Returns:
         ``train/train_rollout_logprob_abs_diff`` (mean of ``|old - mu|``, natural log), its ``/max``, and
@@ -25,8 +28,31 @@ def mismatch(batch: StepBatch, logp: torch.Tensor) -> dict[str, float]:
     if not bool(known.any()):
         return {}
     gap = (logp[known].double() - mu[known].double()).abs()
-    return {
+    metrics = {
         "train/train_rollout_logprob_abs_diff": float(gap.mean()),
         "train/train_rollout_logprob_abs_diff/max": float(gap.max()),
         "train/missing_rollout_logprobs": float((mask & ~known).sum()),
+    }
+    if detailed:
+        metrics |= {f"train/mismatch_{name}": x for name, x in distances(SamplerRatio.of(batch, logp)).items()}
+    return metrics
+
+
+def distances(ratio: SamplerRatio) -> dict[str, float]:
+    """Distances of the two policies, with log rho = old - mu. Token means: ``kl`` (of -log rho, an estimate of
+    KL(sampler, trainer)), ``k3_kl`` (rho - 1 - log rho), ``chi2_token`` (rho^2, less 1), ``ess`` of rho. Sample means,
+    over samples with a known token: ``log_ppl_diff`` (of the mean of -log rho), ``ppl_ratio`` (its exp), ``chi2_seq``
+    (exp(2 sum of log rho), less 1).
+    """
+    log, rho = ratio.log[ratio.known], ratio.rho[ratio.known]
+    some = ratio.counts > 0
+    gap = -ratio.means[some]
+    return {
+        "kl": float(-log.mean()),
+        "k3_kl": float((rho - 1 - log).mean()),
+        "chi2_token": float(rho.square().mean() - 1),
+        "ess": effective_share(rho),
+        "log_ppl_diff": float(gap.mean()),
+        "ppl_ratio": float(gap.exp().mean()),
+        "chi2_seq": float((2 * ratio.bounded_sums[some]).exp().mean() - 1),
     }

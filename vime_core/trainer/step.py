@@ -18,6 +18,7 @@ from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import Pair, add_pairs, finish, from_vector, to_vector
 from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
 from vime_core.algorithms.share import MicroShare
+from vime_core.algorithms.terms import Terms
 from vime_core.batch.plan import StepPlan, forward_of, plan_steps
 from vime_core.trainer.mismatch import mismatch
 
@@ -82,7 +83,7 @@ class TrainStep:
     def _old_logp(self, batch: StepBatch, plans: Sequence[StepPlan]) -> torch.Tensor | None:
         """[R] log-probs before the first of several optimizer steps, packed as in training, so that the first ratio is
         1 to the bit; None where one step makes the current ones do."""
-        if not wants_old_logp(self.algorithm, len(plans)):
+        if not wants_old_logp(self.algorithm, self.options, len(plans)):
             return None
         mine = forward_of(plans)[self.passes.layout.dp_rank]
         gathered = self.passes.logprobs(batch, mine)
@@ -94,7 +95,7 @@ class TrainStep:
             chunk.zero_grad_buffer()  # type: ignore[operator]  # Megatron's DistributedDataParallel
         self.optimizer.zero_grad()
         weight = prepared.weight(plan.samples)
-        coefficient = self.config.algorithm.entropy_coef
+        terms = Terms.of(self.config)
 
         def loss(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
             samples = micro.samples if micro.alive else []
@@ -111,12 +112,12 @@ class TrainStep:
                 share.weight,
                 share.correction,
                 entropy,
-                coefficient,
+                terms,
             )
             return total, _Part(pairs, micro.places, logprobs.logp.detach(), micro.alive)
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
-        parts = self.passes.run(prepared.batch, mine, loss, gradient=True, entropy=coefficient != 0.0)
+        parts = self.passes.run(prepared.batch, mine, loss, gradient=True, entropy=terms.entropy_coef != 0.0)
         return _Done({**self._reduced(parts), **self.optimizer.step()}, parts)
 
     @property

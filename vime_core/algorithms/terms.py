@@ -1,0 +1,107 @@
+"""What the framework adds around any algorithm: terms of the loss, shaping, corrections. Plain values, no torch.
+
+    loss = sum over trainable tokens of  w * correction * surrogate  +  w * kl_loss_coef * KL  -  w * entropy_coef * H
+
+Rewards are shaped before an algorithm's credit, advantages are whitened and then get the teacher's term after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vime_core.config.sections import Config
+    from vime_core.interfaces.algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The defaults add nothing.
+
+    Attributes:
+        entropy_coef: weight of the entropy bonus.
+        kl_loss_coef: weight of the KL to the reference in the loss; 0 is off. kl_loss_type, use_unbiased_kl: its form,
+            see :mod:`vime_core.algorithms.kl`.
+        normalize_advantages: whiten them over the trainable tokens of the step.
+        opd_kl_coef: weight of the teacher's term in the advantages; 0 is off.
+        correction: name or path of the off-policy correction. correction_options: its keyword arguments.
+        opsm_delta: how far a sequence of negative advantage may drift from the sampler; None is off.
+        use_rollout_logprobs: the sampler's log-probs stand for the old policy's.
+        mask_truncated_samples: they keep their reward in the baseline and train nothing.
+        overlong_buffer_len: tokens before ``max_response_len`` in which the penalty grows; 0 is off.
+        overlong_penalty_factor: the penalty at ``max_response_len``.
+        get_mismatch_metrics: log the distance of trainer and sampler in detail.
+    """
+
+    entropy_coef: float = 0.0
+    kl_loss_coef: float = 0.0
+    kl_loss_type: str = "k2"
+    use_unbiased_kl: bool = False
+    normalize_advantages: bool = False
+    opd_kl_coef: float = 0.0
+    correction: str | None = None
+    correction_options: Mapping[str, Any] = field(default_factory=dict)
+    opsm_delta: float | None = None
+    use_rollout_logprobs: bool = False
+    mask_truncated_samples: bool = False
+    overlong_buffer_len: int = 0
+    overlong_penalty_factor: float = 1.0
+    max_response_len: int = 0
+    get_mismatch_metrics: bool = False
+
+    @classmethod
+    def of(cls, config: Config) -> Terms:
+        """What the flags ask for; a supervised loss has no terms. Contradictions are for the rules to find."""
+        given = config.algorithm
+        if config.train.loss_type == "sft_loss":
+            return cls()
+        tis = {"low": given.tis_clip_low, "high": given.tis_clip}
+        return cls(
+            entropy_coef=given.entropy_coef,
+            kl_loss_coef=given.kl_loss_coef if given.use_kl_loss else 0.0,
+            kl_loss_type=given.kl_loss_type,
+            use_unbiased_kl=given.use_unbiased_kl,
+            normalize_advantages=given.normalize_advantages,
+            opd_kl_coef=given.opd_kl_coef if given.use_opd else 0.0,
+            correction=given.correction or ("tis" if given.use_tis else None),
+            correction_options=given.correction_options if given.correction or not given.use_tis else tis,
+            opsm_delta=given.opsm_delta if given.use_opsm else None,
+            use_rollout_logprobs=given.use_rollout_logprobs,
+            mask_truncated_samples=given.mask_truncated_samples,
+            overlong_buffer_len=given.overlong_buffer_len,
+            overlong_penalty_factor=given.overlong_penalty_factor,
+            max_response_len=config.rollout.rollout_max_response_len or 0,
+            get_mismatch_metrics=given.get_mismatch_metrics,
+        )
+
+    @property
+    def corrects(self) -> bool:
+        """Weights or drops tokens by their distance to the sampler."""
+        return self.correction is not None or self.opsm_delta is not None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Columns that these terms read."""
+        readers = {
+            "ref_logp": bool(self.kl_loss_coef),
+            "teacher_logp": bool(self.opd_kl_coef),
+            "rollout_logp": self.corrects or self.use_rollout_logprobs,
+            "old_logp": self.early_old_logp or bool(self.kl_loss_coef and self.use_unbiased_kl),
+            "reward": bool(self.overlong_buffer_len),
+        }
+        return frozenset(name for name, read in readers.items() if read)
+
+    @property
+    def early_old_logp(self) -> bool:
+        """Reads ``old_logp`` once a step, before any micro-batch."""
+        return self.corrects or bool(self.opd_kl_coef)
+
+
+NO_TERMS = Terms()
+
+
+def needed_columns(algorithm: Algorithm, options: Mapping[str, Any], terms: Terms) -> frozenset[str]:
+    """What a batch must have for this algorithm under these options, and for the terms around it."""
+    return algorithm.required(options) | terms.needs
