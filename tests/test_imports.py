@@ -55,6 +55,7 @@ KERNEL = {
     "registry",
     "selection",
     "targets",
+    "tracing",
 }
 #: used from outside by name (pytest, recipes, the registry); no room may import them
 APART = {"devices", "testing", "quickstart"}

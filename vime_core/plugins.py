@@ -26,6 +26,7 @@ from vime_core.loading import Plan
 from vime_core.messages import BLAMABLE, one_line
 from vime_core.options import Options
 from vime_core.registry import Provider, Registry
+from vime_core.tracing import HookTrace, trace_on_stderr
 
 if TYPE_CHECKING:
     from vime_core.algorithms.correction import CorrectionFunction
@@ -55,7 +56,9 @@ def _interface(target: str) -> kinds.Shape:
 class Plugins:
     """A frozen set of loaded plugins. Build it with ``load`` or ``from_lock``."""
 
-    def __init__(self, plans: Sequence[Plan], *, strict: bool = False, warn: Warn = warn_on_stderr) -> None:
+    def __init__(
+        self, plans: Sequence[Plan], *, strict: bool = False, warn: Warn = warn_on_stderr, trace: bool = False
+    ) -> None:
         requested = [plan.owner.name for plan in plans if plan.requested]
         self.devices: Registry[type[DeviceBackend]]
         self.weight_syncs: Registry[type[WeightSync]]
@@ -78,6 +81,7 @@ class Plugins:
         self.options = Options()
         #: (plugin, hook) -> times it failed, of the observation hooks
         self.observer_failures: Counter[tuple[str, str]] = Counter()
+        self.trace = HookTrace(trace_on_stderr if trace else None)
         self.strict = strict
         self._warn = warn
         self._requested = requested
@@ -96,6 +100,7 @@ class Plugins:
         strict: bool = False,
         environ: Mapping[str, str] | None = None,
         warn: Warn = warn_on_stderr,
+        trace: bool = False,
     ) -> Plugins:
         """The core, the installed plugins and the requested ones.
 
@@ -105,6 +110,7 @@ class Plugins:
             strict: any plugin that cannot be loaded, and any failing observer, is an error.
             environ: where VIME_PLUGINS is read; by default the process environment.
             warn: called with one line for each plugin that was skipped.
+            trace: print a line for each call of a hook.
 
         Raises:
             PluginError: a requested plugin cannot be used, or is not there.
@@ -113,7 +119,7 @@ class Plugins:
         requested, omitted = loading.split_specs(specs, environ)
         autoload = autoload and not loading.autoload_disabled(environ)
         plans = loading.make_plans(requested, omitted, discovery.installed(), autoload)
-        return cls([loading.core_plan(), *plans], strict=strict, warn=warn)
+        return cls([loading.core_plan(), *plans], strict=strict, warn=warn, trace=trace)
 
     @classmethod
     def from_lock(cls, records: Sequence[lock.Record], *, strict: bool = False) -> Plugins:
@@ -267,7 +273,8 @@ class Plugins:
     def _caller(self, hook: str, plugin: object) -> Callable[..., Any]:
         """The hook of one plugin alone, through pluggy, which passes only the arguments it takes."""
         others = [other for other in self._manager.get_plugins() if other is not plugin]
-        return self._manager.subset_hook_caller(hook, others)
+        call = self._manager.subset_hook_caller(hook, others)
+        return self.trace.around(call, hook, self._manager.get_name(plugin) or "")
 
     def _implementations(self, hook: str) -> Iterator[tuple[Member, Callable[..., Any]]]:
         """In pluggy's order: the last loaded first, those marked ``trylast`` at the end."""

@@ -1,4 +1,5 @@
-"""``vime plugins list`` reads metadata only; ``vime plugins info NAME`` imports that plugin's light module."""
+"""``vime plugins list`` reads metadata only, ``info NAME`` imports that plugin's light module, ``check`` runs the
+conformance suites that fit it, and ``new`` writes a package to start from."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.discovery import Candidate, installed
+from vime_core.targets import load_target
 
 if TYPE_CHECKING:
     from vime_core.admission import Member
@@ -24,10 +27,32 @@ def plugins(argv: list[str]) -> int:
     listing.add_argument("--json", action="store_true", help="as JSON")
     detail = commands.add_parser("info", help="show hooks, providers and options of one plugin")
     detail.add_argument("name", metavar="NAME", help="plugin, distribution, pkg.mod, ./file.py, or core")
+    checking = commands.add_parser("check", help="check plugins against what vime expects of each thing they provide")
+    checking.add_argument("names", metavar="NAME", nargs="*", help="as for info; default: all that are installed")
+    writing = commands.add_parser("new", help="write a package with a plugin, its tests and a README")
+    writing.add_argument("name", metavar="NAME", help="lower-case letters, digits and '-'; the package is vime-NAME")
+    writing.add_argument("--kind", required=True, help="reward, algorithm, environment, weight-sync or device")
+    writing.add_argument("--dir", default=".", metavar="D", help="where the package's folder goes; default: here")
     chosen = parser.parse_args(argv)
     if chosen.command == "info":
         return _info(chosen.name)
+    if chosen.command == "check":
+        return _check(chosen.names)
+    if chosen.command == "new":
+        return _new(chosen.name, chosen.kind, Path(chosen.dir))
     return _list(chosen.json)
+
+
+def _check(names: list[str]) -> int:
+    status: int = load_target("vime_core.testing.check:check")(names)
+    return status
+
+
+def _new(name: str, kind: str, folder: Path) -> int:
+    package = load_target("vime_core.testing.skeleton:write_package")(name, kind, folder)
+    plugin = package.name.removeprefix("vime-")
+    print(f"wrote {package}; next: pip install -e {package} && vime plugins check {plugin} && pytest {package}")
+    return 0
 
 
 def _list(as_json: bool) -> int:
@@ -91,7 +116,9 @@ def _row(provider: Provider[Any]) -> tuple[str, ...]:
     here = ""
     if provider.probe is not None:
         ok, reason = provider.available()
-        here = ("available here" if ok else "not available here") + (f": {reason}" if reason else "")
+        here = ("available here" if ok else "not available here") + (
+            f": {'; '.join(reason.splitlines())}" if reason else ""
+        )
     priority = f"priority {provider.priority}"
     return provider.kind, provider.qualified_name, provider.target_text, priority, here, provider.summary
 

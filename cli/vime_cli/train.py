@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vime_core.config import dump
 from vime_core.config.environment import PLUGINS
 from vime_core.config.help import help_text
-from vime_core.config.resolve import Plan, resolve, scan_plugins, scan_strict
+from vime_core.config.resolve import Plan, resolve, scan_plugins, scan_strict, scan_trace
 from vime_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def _load(argv: list[str], environ: Mapping[str, str]) -> Plugins:
     from vime_core.plugins import Plugins
 
     others = {name: value for name, value in environ.items() if name != PLUGINS}  # already among the scanned
-    return Plugins.load(scan_plugins(argv, environ), strict=scan_strict(argv, environ), environ=others)
+    strict, trace = scan_strict(argv, environ), scan_trace(argv, environ)
+    return Plugins.load(scan_plugins(argv, environ), strict=strict, trace=trace, environ=others)
 
 
 def _help(before: list[str], after: list[str]) -> int:

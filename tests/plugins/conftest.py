@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -78,13 +78,18 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    for name in [name for name in sys.modules if name.startswith("vime_local_")]:
-        monkeypatch.delitem(sys.modules, name)  # files of one name in two tests are two files of one name in a process
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    _forget_files()  # files of one name in two tests are two files of one name in a process
     made = World(tmp_path)
     monkeypatch.syspath_prepend(str(made.site))
     monkeypatch.chdir(tmp_path)
-    return made
+    yield made
+    _forget_files()
+
+
+def _forget_files() -> None:
+    for name in [name for name in sys.modules if name.startswith("vime_local_")]:
+        del sys.modules[name]
 
 
 @pytest.fixture

@@ -47,8 +47,16 @@ def scan_plugins(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
 
 def scan_strict(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether ``strict_plugins`` is set anywhere; needed before plugins are loaded and their flags known."""
+    return _scan(argv, environ, "strict_plugins")
+
+
+def scan_trace(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether ``trace_hooks`` is set anywhere; the first hooks are called before the rest is known."""
+    return _scan(argv, environ, "trace_hooks")
+
+
+def _scan(argv: Sequence[str], environ: Mapping[str, str], name: str) -> bool:
     line = flags.split(argv)
-    name = "strict_plugins"
     wanted = [flag for flag in line.flags if flag[0] in (as_flag(name), as_flag("no_" + name))]
     base = recipe.load(line.recipe).base
     observe = base.get("observe", {})
@@ -56,7 +64,7 @@ def scan_strict(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
     written = recipe.Recipe(base={name: values[-1]} if values else {})
     variable = {key: value for key, value in environ.items() if key == as_variable(name)}
     plan = _merge(flags.CommandLine(None, [], wanted), written, variable, Catalogue(), {})
-    return plan.stages[0].config.observe.strict_plugins
+    return bool(getattr(plan.stages[0].config.observe, name))
 
 
 def resolve(

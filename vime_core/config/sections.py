@@ -291,6 +291,7 @@ class ObserveSection:
     save_samples: bool = opt(True, "keep the samples of every step in the run folder")
     save_loss_inputs: bool = opt(True, "keep what vime explain loss needs of every step in the run folder")
     strict_plugins: bool = opt(False, "any broken plugin ends the run")
+    trace_hooks: bool = opt(False, "print each call of a plugin's hook in the driver: hook, plugin, milliseconds")
 
 
 SECTIONS: Mapping[str, type] = {
