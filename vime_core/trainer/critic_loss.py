@@ -1,0 +1,46 @@
+"""What a critic minimises in one micro-batch, and how good its values were."""
+
+from __future__ import annotations
+
+import torch
+
+from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
+from vime_core.algorithms.value import value_loss
+from vime_core.algorithms.view import trainable
+
+
+def micro_value_loss(
+    values: torch.Tensor,
+    old_values: torch.Tensor,
+    returns: torch.Tensor,
+    weight: torch.Tensor,
+    mask: torch.Tensor,
+    clip: float,
+) -> tuple[torch.Tensor, dict[str, Pair]]:
+    """``sum of weight * value loss`` over trainable tokens: a plain sum, as the policy's loss is.
+
+    Args:
+        values: [r] current, float32, with gradient; may be empty.
+        old_values, returns, weight, mask: [r]; whatever stands under the mask changes nothing.
+
+    Returns:
+        (scalar that is connected to the graph of ``values`` even where nothing is trainable, pairs).
+    """
+    held, old, target = (trainable(mask, x) for x in (values, old_values, returns))
+    each = value_loss(held, old, target, clip)
+    total = (trainable(mask, weight) * each.loss).sum()
+    pairs = {"value_loss": weighted_pair(total), "value_clipfrac": token_pair(each.clipped, mask)}
+    return total + values[:0].sum(), pairs
+
+
+def value_quality(values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
+    """Means of values and returns, and ``explained_variance`` = 1 - var(G - V) / var(G), over trainable tokens of the
+    whole step. values, returns, mask: [R]. What is not defined (no tokens; returns that are all equal) is left out."""
+    v, g = values[mask].double(), returns[mask].double()
+    if not len(v):
+        return {}
+    found = {"values/mean": float(v.mean()), "returns/mean": float(g.mean())}
+    spread = g.var(correction=0)
+    if bool((g != g[0]).any()) and float(spread) > 0:
+        found["explained_variance"] = float(1 - (g - v).var(correction=0) / spread)
+    return found
