@@ -70,6 +70,15 @@ def test_defaults_read_back_equal(tmp_path: Path) -> None:
     assert resolve([str(path)], {}).stages[0].config == Config()
 
 
+def test_options_that_nobody_set_do_not_ask_for_their_plugin(tmp_path: Path) -> None:
+    idle = resolve([], {}, OPTIONS).stages[0].config
+    assert "# size = " in to_toml(idle)
+    path = tmp_path / "run.toml"
+    path.write_text(to_toml(idle))
+    assert resolve([str(path)], {}, {}).stages[0].config.plugins == {}
+    assert resolve([str(path)], {}, OPTIONS).stages[0].config == idle
+
+
 def test_run_file_names_sources() -> None:
     lines = to_toml(rich()).splitlines()
     assert "lr = 1e-05  # flag --lr" in lines

@@ -102,6 +102,7 @@ def test_a_missed_target_is_the_exit_code_and_the_last_word(finished: Finished) 
 @pytest.mark.e2e
 def test_nothing_is_left_running(finished: Finished) -> None:
     assert finished.done.left == {}
+    assert finished.done.litter == []
 
 
 @pytest.mark.e2e

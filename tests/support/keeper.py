@@ -23,6 +23,8 @@ _POLL = 0.05
 
 def main() -> None:
     status, command = Path(sys.argv[1]), sys.argv[2:]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # a killed test's group: the work is still to be done
+        signal.signal(number, lambda *_: None)
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     _write(status, f"{child.pid}")

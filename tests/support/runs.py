@@ -10,11 +10,14 @@ processes do, and leaving the block kills what is left.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,13 +35,15 @@ _POLL = 0.1
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended. ``left`` are the processes that were still there ``ENDING`` seconds later."""
+    """How a command ended. ``left`` are the processes that were still there ``ENDING`` seconds later, ``litter`` what
+    lay in its temporary folder then."""
 
     code: int
     out: str
     err: str
     seconds: float
     left: dict[int, str]
+    litter: list[str]
 
     @property
     def text(self) -> str:
@@ -60,7 +65,11 @@ class Run:
         self._status, self._out, self._err = (folder / f"command{number}.{part}" for part in ("status", "out", "err"))
         command = [sys.executable, KEEPER, self._status, sys.executable, "-m", "vime_cli.main", *arguments]
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("VIME_", "RAY_"))}
-        clean |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        # a short path: it will hold sockets
+        self._temporary = tempfile.mkdtemp(prefix="vt-", dir="/tmp")
+        compiled = str(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
+        clean |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TMPDIR": self._temporary}
+        clean.setdefault("TORCHINDUCTOR_CACHE_DIR", compiled)
         self.started = time.time()
         with open(self._out, "w") as out, open(self._err, "w") as err:
             self._keeper = subprocess.Popen(
@@ -74,6 +83,7 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._keeper.communicate()  # the end of its input is the keeper's sign to kill what is left
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     # while it runs -------------------------------------------------------------------------------------------
     @property
@@ -108,6 +118,11 @@ class Run:
         """Until nothing of the run is left, the driver included."""
         until(lambda: not self.processes(), seconds, "something of the run is left")
 
+    @property
+    def litter(self) -> list[str]:
+        """What lies in the run's temporary folder."""
+        return sorted(os.listdir(self._temporary))
+
     def said(self) -> str:
         return f"{self._out.read_text()[-6000:]}\n{self._err.read_text()[-6000:]}"
 
@@ -120,7 +135,7 @@ class Run:
         while (left := self.processes()) and time.monotonic() < end:
             time.sleep(_POLL)
         out, err = self._out.read_text(), self._err.read_text()
-        return Done(int(code), out, err, float(at) - self.started, left)
+        return Done(int(code), out, err, float(at) - self.started, left, self.litter)
 
 
 def vime(folder: Path, *arguments: object, **environ: str) -> Done:

@@ -32,7 +32,11 @@ def to_toml(config: Config) -> str:
         if getattr(config, place):
             lines += _table(place, getattr(config, place), prefix, config.provenance)
     for plugin, options in config.plugins.items():
-        lines += _table(f"plugins.{plugin}", _fields(options), plain(plugin) + "_", config.provenance)
+        values, prefix = _fields(options), plain(plugin) + "_"
+        table = list(_table(f"plugins.{plugin}", values, prefix, config.provenance))
+        # Nobody set one: as a comment, so that the recipe also runs where this plugin is not installed.
+        idle = all(config.provenance.get(prefix + name, "default") == "default" for name in values)
+        lines += [f"# {line}" if idle and line and line[0] != "#" else line for line in table]
     return "\n".join(lines) + "\n"
 
 

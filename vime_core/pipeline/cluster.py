@@ -6,10 +6,12 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import UsageError
 from vime_core.pipeline.reaper import children, reaping
+from vime_core.pipeline.scratch import scratch, variables
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
@@ -38,8 +40,8 @@ def demand(config: Config, device: DeviceBackend) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def cluster(config: Config, device: DeviceBackend) -> Iterator[None]:
-    """Ray for the length of a run.
+def cluster(config: Config, device: DeviceBackend, logs: Path) -> Iterator[None]:
+    """Ray for the length of a run; ``logs`` gets its workers' output if the run fails.
 
     Raises:
         UsageError: no cluster at the address, or it has too little of a resource; nothing has been started in it.
@@ -56,11 +58,13 @@ def cluster(config: Config, device: DeviceBackend) -> Iterator[None]:
         if config.cluster.ray_address:
             _join(config.cluster.ray_address, common)
         else:
+            folder = ending.enter_context(scratch(logs))
             before = children()
             # On one machine a CPU slot is a process, so there may be more of them than cores.
             cpus = max(os.cpu_count() or 1, int(need["CPU"]))
-            ray.init(num_cpus=cpus, include_dashboard=False, **common)
-            ending.enter_context(reaping(sorted(children() - before)))
+            environment = {"env_vars": variables(folder)}
+            ray.init(num_cpus=cpus, include_dashboard=False, _temp_dir=str(folder), runtime_env=environment, **common)
+            ending.enter_context(reaping(sorted(children() - before), folder))
         ending.callback(ray.shutdown)
         _require(need, ray.cluster_resources(), config.cluster.ray_address)
         yield

@@ -1,20 +1,27 @@
-"""Kills what must not outlive its owner, when the owner is gone: ``python -m vime_core.pipeline.reaper PID@START ...``.
+"""Kills what must not outlive its owner: ``python -m vime_core.pipeline.reaper FOLDER PID@START ...``.
 
 A driver that is killed ends nothing. Ray's daemons and workers then notice by themselves, but two of its agents try
 for a minute to tell a server that is gone, too. This process holds the other end of a pipe of the driver's; when that
-closes, it waits a moment and kills those of its list that are still there. START tells a process from a later one with
-the same id.
+closes, it waits a moment, kills those of its list that are still there and removes their temporary folder. START tells
+a process from a later one with the same id.
 """
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 #: seconds for the processes to end by themselves
 GRACE = 3.0
+#: last word of a driver that ends by itself
+ALIVE = b"alive"
+#: times that a killed driver's folder is looked for, once a second
+_REMOVALS = 5
 
 
 def children() -> set[str]:
@@ -29,20 +36,21 @@ def children() -> set[str]:
 
 
 @contextlib.contextmanager
-def reaping(marks: Sequence[str]) -> Iterator[None]:
-    """After this block, or when this process is killed in it, none of the marked processes lives on."""
-    command = [sys.executable, "-m", "vime_core.pipeline.reaper", *marks]
+def reaping(marks: Sequence[str], folder: Path) -> Iterator[None]:
+    """After this block, or when this process is killed in it, none of the marked processes lives on; after a kill
+    ``folder`` is removed, too (a driver that lives removes it itself, with what is to be kept taken out)."""
+    command = [sys.executable, "-m", "vime_core.pipeline.reaper", str(folder), *marks]
     reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield
     finally:
-        reaper.communicate(timeout=GRACE + 30.0)
+        reaper.communicate(ALIVE, timeout=GRACE + 30.0)
 
 
-def main(marks: Sequence[str]) -> None:
+def main(folder: str, marks: Sequence[str]) -> None:
     import psutil
 
-    sys.stdin.read()
+    word = sys.stdin.buffer.read()
     processes = []
     for mark in marks:
         pid, start = mark.split("@")
@@ -54,7 +62,16 @@ def main(marks: Sequence[str]) -> None:
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+    if word != ALIVE:
+        _remove(folder)
+
+
+def _remove(folder: str) -> None:
+    """Engines that end by themselves may still write into it for a moment."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(1.0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

@@ -59,7 +59,7 @@ def stack(config: Config, plugins: Any, logs: Path, check: Check) -> Iterator[St
     resume = checkpoint.find(config.model.load, config.model.ckpt_step) if config.model.load else None
     meta = checkpoint.check_layout(resume, layout(config)) if resume else None
     config = _with_sync(config, device, plugins)
-    with cluster(config, device), contextlib.ExitStack() as ending:
+    with cluster(config, device, logs), contextlib.ExitStack() as ending:
         rollout = RolloutHandle.launch(config, device, plugins, meta["data"] if meta else None, check)
         ending.callback(rollout.shutdown)
         trainer = TrainerGroup.launch(config, device, provider.qualified_name, plugins, check)
