@@ -192,7 +192,9 @@ class TrainSection:
     max_tokens_per_gpu: int | None = opt(None, "tokens a packed micro-batch and context-parallel rank")
     log_probs_max_tokens_per_gpu: int | None = opt(None, "the same for forward passes; default: max_tokens_per_gpu")
     use_routing_replay: bool = opt(False, "experts of the log-prob pass are used again in the training pass")
-    use_rollout_routing_replay: bool = opt(False, "experts that the engine chose are used in every pass (R3)")
+    use_rollout_routing_replay: bool = opt(
+        False, "experts that the engine chose are used in every pass (R3); goes before use_routing_replay"
+    )
     log_probs_chunk_size: int = opt(1024, "tokens whose float32 logits are held at a time; -1: all of a micro-batch")
     balance_data: bool = opt(False, "deal micro-batches by estimated cost instead of round-robin")
     calculate_per_token_loss: bool = opt(

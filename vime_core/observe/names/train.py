@@ -14,7 +14,13 @@ _GAP = "|log-prob(trainer, before the step) - log-prob(sampler)|"
 
 LOSS = (
     _of("step", "step", "value", "the optimizer step", "optimizer steps of the run; axis of all train/ metrics"),
-    _of("loss", "1", "weighted sum", "what is minimised", "train/pg_loss - entropy_coef * train/entropy_loss"),
+    _of(
+        "loss",
+        "1",
+        "weighted sum",
+        "what is minimised",
+        "train/pg_loss + kl_loss_coef * train/kl_loss - entropy_coef * train/entropy_loss",
+    ),
     _of(
         "pg_loss",
         "1",
@@ -115,6 +121,13 @@ MISMATCH = (
         "count",
         "tokens that cannot be compared; should be 0",
         "trainable tokens without a finite log-prob of the sampler",
+    ),
+    _of(
+        "routing_replay_diff",
+        "share",
+        "token mean",
+        "with routing replay: how much of the trainer's own routing was replaced",
+        "share of (token, layer with experts) in the training passes, prompts too, whose own top-k is another set",
     ),
 )
 
