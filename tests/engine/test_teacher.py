@@ -104,7 +104,7 @@ def test_many_at_a_time_and_no_mix_up(cool: Any, folders: dict[str, Path]) -> No
 
 
 def test_a_text_that_it_cannot_read_is_an_error_and_hurts_no_other(cool: Any) -> None:
-    with pytest.raises(EngineError, match="teacher: request "):
+    with pytest.raises(EngineError, match=r"request .*-1: .*1000"):
         read(cool, [list(TEXTS[0]), [4, 1000]], [4, 1])
     with pytest.raises(EngineError, match="no token before position 0 of 3"):
         read(cool, [list(TEXTS[1])], [0])

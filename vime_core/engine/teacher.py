@@ -78,7 +78,7 @@ class TeacherEngine(DirectEngine):
             for result in await mailbox.take():
                 if isinstance(result, Failure):
                     await self.abort([id for id in ids if id not in scores])
-                    raise EngineError(f"{self.name}: {result.message}")
+                    raise EngineError(result.message)
                 scores[result[0]] = result[1]
         return scores
 

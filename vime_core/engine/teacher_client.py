@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 from collections.abc import Sequence
@@ -58,17 +59,13 @@ class TeacherClient:
         """
         call = next(self._calls)
         ids = [f"{self._process}-{call}-{index}" for index in range(len(texts))]
-        answered = False
         try:
-            scores = await self.actor.read.remote(ids, [np.array(text, np.int32) for text in texts], list(starts))
-            answered = True
-            return scores
+            return await self.actor.read.remote(ids, [np.array(text, np.int32) for text in texts], list(starts))
+        except asyncio.CancelledError:
+            self.actor.abort.remote(ids)
+            raise
         except Exception as error:
-            answered = True
             raise self._explained(error) from error
-        finally:
-            if not answered:
-                self.actor.abort.remote(ids)
 
     def _explained(self, error: Exception) -> EngineError:
         cause = getattr(error, "cause", None)
