@@ -1,8 +1,10 @@
 """Train a few steps in real processes over gloo and print the metrics as JSON: one line a step.
 
-    python train_ranks.py MODEL_FOLDER '{"megatron": {"tensor_model_parallel_size": 2}, ...}' WORLD STEPS [BATCH_SEED]
+    python train_ranks.py MODEL_FOLDER '{"megatron": {"tensor_model_parallel_size": 2}, ...}' WORLD STEPS [SEED [MORE]]
 
-The batch is made from a seed, so every layout trains on the same samples.
+The batch is made from a seed, so every layout trains on the same samples. MORE is JSON: ``first`` (number of the first
+step), ``resume`` and ``save`` (folder of a checkpoint to start from, and to leave), ``losses`` (folder for what each
+step's loss is computed from).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import multiprocessing
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,8 +55,23 @@ def make_config(sections: dict[str, dict[str, Any]], world: int) -> Any:
     return config
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def rank_main(
-    rank: int, world: int, port: int, folder: str, sections: dict[str, Any], steps: int, seed: int, queue: Any
+    rank: int,
+    world: int,
+    port: int,
+    folder: str,
+    sections: dict[str, Any],
+    steps: int,
+    seed: int,
+    more: Any,
+    queue: Any,
 ) -> None:
     from vime_core.plugins import Plugins
     from vime_core.trainer.worker import TrainerWorker
@@ -61,9 +79,13 @@ def rank_main(
     config = make_config(sections, world)
     plugins = Plugins.load(autoload=False)
     worker = TrainerWorker(config, plugins, plugins.choose_device(None).load()(), rank)
-    worker.setup("127.0.0.1", port, folder, None, 100)
-    rows = [worker.train(step, make_batch(seed + step)) for step in range(steps)]
+    worker.setup("127.0.0.1", port, folder, more.get("resume"), 100, more.get("losses"))
+    first = more.get("first", 0)
+    rows = [worker.train(step, make_batch(seed + step)) for step in range(first, first + steps)]
     score = worker.score([3, 7, 11, 20, 30])
+    if "save" in more:
+        Path(more["save"]).mkdir(parents=True, exist_ok=True)
+        worker.save(more["save"])
     if rank == world - 1:
         queue.put({"rows": rows, "score": score})
     worker.close()
@@ -72,13 +94,14 @@ def rank_main(
 def main() -> None:
     folder, sections, world, steps = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     seed = int(sys.argv[5]) if len(sys.argv) > 5 else 0
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    more = json.loads(sys.argv[6]) if len(sys.argv) > 6 else {}
+    port = free_port()
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     ranks = [
-        context.Process(target=rank_main, args=(r, world, port, folder, sections, steps, seed, queue), daemon=True)
+        context.Process(
+            target=rank_main, args=(r, world, port, folder, sections, steps, seed, more, queue), daemon=True
+        )
         for r in range(world)
     ]
     for process in ranks:

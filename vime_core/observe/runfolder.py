@@ -7,6 +7,7 @@
     metrics.jsonl        one line a step or evaluation
     receipts.jsonl       one line a weight sync: the whole receipt, with each engine's proof
     samples/             step_000012.jsonl: the samples of a step
+    loss/                step_000012.safetensors: what the step's loss was computed from (see loss_inputs.py)
     tensorboard/  checkpoints/  logs/
     report.txt           the summary
 
@@ -44,6 +45,7 @@ class RunFolder:
         self.receipts = path / "receipts.jsonl"
         self.report = path / "report.txt"
         self.samples = path / "samples"
+        self.losses = path / "loss"
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
         self.logs = path / "logs"

@@ -41,12 +41,14 @@ class TrainerActor:
         """Bring in the heavy modules while other parts start; :meth:`setup` waits for it and needs nothing of it."""
         import vime_core.trainer.worker  # noqa: F401
 
-    def setup(self, host: str, port: int, folder: str, resume: str | None, total_steps: int) -> dict[str, Any]:
+    def setup(
+        self, host: str, port: int, folder: str, resume: str | None, total_steps: int, losses: str | None
+    ) -> dict[str, Any]:
         from vime_core.trainer.worker import TrainerWorker
 
         device = self.plugins.choose_device(self.device).load()().bind(self.config)
         self.worker = TrainerWorker(self.config, self.plugins, device, self.rank)
-        return self.worker.setup(host, port, folder, resume, total_steps)
+        return self.worker.setup(host, port, folder, resume, total_steps, losses)
 
     def train(self, step: int, batch: StepBatch) -> dict[str, float]:
         return self.worker.train(step, batch)

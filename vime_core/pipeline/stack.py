@@ -44,12 +44,13 @@ class Stack:
 
 
 @contextlib.contextmanager
-def stack(config: Config, plugins: Any, logs: Path, check: Check) -> Iterator[Stack]:
+def stack(config: Config, plugins: Any, logs: Path, check: Check, losses: Path | None = None) -> Iterator[Stack]:
     """Start Ray, rollout worker, trainer ranks and engines; end all of them.
 
     Args:
         logs: folder for the logs of engines and router.
         check: raises when the user asked to stop; called during every wait.
+        losses: folder for what each step's loss is computed from; None keeps none.
     """
     provider = plugins.choose_device(config.cluster.device)
     device = provider.load()().bind(config)

@@ -79,7 +79,8 @@ class StageRun:
             raise
 
     def _inside(self, recorder: Recorder, clock: PhaseClock) -> None:
-        with stack(self.config, self.plugins, self.folder.logs, self.check) as running:
+        losses = self.folder.losses if self.config.observe.save_loss_inputs else None
+        with stack(self.config, self.plugins, self.folder.logs, self.check, losses) as running:
             total = running.schedule.last - running.schedule.first
             self.progress.stage(self.name, total)
             Loop(self.config, running, recorder, clock, self.plugins, self.check).run()

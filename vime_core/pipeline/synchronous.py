@@ -53,7 +53,8 @@ class Loop:
             rollout = self.stack.rollout.rollout(step)
         with self.clock.phase("train"):
             trained = self.stack.trainer.train(step, rollout.batch)
-        self.clock.split("train", "log_probs", trained.get("perf/log_probs_time", 0.0))
+        passes = (f"perf/{model}log_probs_time" for model in ("", "ref_", "teacher_"))
+        self.clock.split("train", "log_probs", sum(trained.get(name, 0.0) for name in passes))
         if _due(step + 1, self.config.sync.update_weights_interval):
             self._sync(step + 1)
         self._record(step, rollout, trained)

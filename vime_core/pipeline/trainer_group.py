@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.config.dump import to_plain
@@ -41,11 +42,12 @@ class TrainerGroup:
             rank.load.remote()  # type: ignore[attr-defined]  # Ray adds `remote`
         return cls(config, ranks, check)
 
-    def begin_setup(self, folder: str, resume: str | None, total_steps: int) -> list[Any]:
-        """Start building the model on every rank; :meth:`finish_setup` waits for it."""
+    def begin_setup(self, folder: str, resume: str | None, total_steps: int, losses: Path | None = None) -> list[Any]:
+        """Start building the model on every rank; :meth:`finish_setup` waits for it. Arguments: see the worker's."""
         deadline = self.config.cluster.start_timeout_secs
         host, port = get(self.ranks[0].address.remote(), deadline, "address of trainer rank 0", self.check)
-        return [rank.setup.remote(host, port, folder, resume, total_steps) for rank in self.ranks]
+        kept = None if losses is None else str(losses)
+        return [rank.setup.remote(host, port, folder, resume, total_steps, kept) for rank in self.ranks]
 
     def finish_setup(self, started: list[Any]) -> Mapping[str, Any]:
         infos = get(started, self.config.cluster.start_timeout_secs, "setup of the trainer ranks", self.check)

@@ -104,6 +104,13 @@ class MegatronModel:
         except (KeyError, ValueError, AssertionError, OSError) as error:
             raise CheckpointError(f"cannot load weights from {source}: {type(error).__name__}: {error}") from error
 
+    def settle(self) -> None:
+        """Gather the parameters that ``overlap_param_gather`` leaves to the next training pass, so that whoever reads
+        or swaps weights has all of them. Collective; nothing to do without that option."""
+        for chunk in self.chunks:
+            if isinstance(chunk, DistributedDataParallel) and chunk.ddp_config.overlap_param_gather:
+                chunk.start_param_sync(force_sync=True)
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers of this rank's chunks, in place, by stable names."""
         found: dict[str, torch.Tensor] = {}
@@ -168,7 +175,11 @@ def _data_parallel(config: Config, tconfig: Any, chunks: Sequence[torch.nn.Modul
         "grad_reduce_in_fp32": True,
         **own_fields(DistributedDataParallelConfig, config.megatron_extra),
     }
-    return [
+    wrapped = [
         DistributedDataParallel(tconfig, DistributedDataParallelConfig(**values), chunk, disable_bucketing=number > 0)
         for number, chunk in enumerate(chunks)
     ]
+    if values.get("overlap_grad_reduce"):
+        # without it, gradients are reduced after the first micro-batch already
+        tconfig.no_sync_func = [chunk.no_sync for chunk in wrapped] if len(wrapped) > 1 else wrapped[0].no_sync
+    return list(wrapped)

@@ -39,6 +39,11 @@ class ParallelLayout:
         return self.pp_rank == self.pp_size - 1
 
     @property
+    def keeps_records(self) -> bool:
+        """One rank only, of those that know the loss."""
+        return self.is_last_stage and self.dp_rank == self.tp_rank == self.cp_rank == 0
+
+    @property
     def pad_multiple(self) -> int:
         """What a packed row's whole length must divide by (argument of ``pack``): each context rank's share is cut
         again over the tensor-parallel ranks under sequence parallelism, and for expert dispatch."""

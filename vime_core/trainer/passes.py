@@ -7,16 +7,20 @@ response axis. Pipeline stages before the last run along and give back nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from vime_core.algorithms.metrics import add_pairs, from_vector, to_vector
+from vime_core.algorithms.metrics import finish as finish_pairs
 from vime_core.trainer.head import forward_step, response_logprobs
 from vime_core.trainer.packed import PackedBatch, pack
+from vime_core.trainer.replay import Replay
 
 if TYPE_CHECKING:
+    from vime_core.algorithms.metrics import Pairs
     from vime_core.batch.step_batch import StepBatch
     from vime_core.trainer.head import ResponseLogprobs
     from vime_core.trainer.model import MegatronModel
@@ -66,11 +70,12 @@ Finish = Callable[[Micro, Any], tuple[torch.Tensor, Any]]
 
 @dataclass(frozen=True)
 class Sweep:
-    """Takes micro-batches through one model, whatever its head is."""
+    """Takes micro-batches through one model, whatever its head is. ``replay`` may choose the experts of its layers."""
 
     model: MegatronModel
     layout: ParallelLayout
     device: torch.device
+    replay: Replay = field(default_factory=Replay, kw_only=True)
 
     def through(
         self, batch: StepBatch, micro_batches: Sequence[Sequence[int]], read: Read, finish: Finish, *, gradient: bool
@@ -80,7 +85,8 @@ class Sweep:
 
         def step(micros: Iterator[Micro], chunk: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
             micro = next(micros)
-            output = forward_step(chunk, micro.packed)
+            with self.replay.within(micro):
+                output = forward_step(chunk, micro.packed)
 
             def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Any]:
                 total, collected = finish(micro, read(chunk, hidden, micro.packed))
@@ -90,7 +96,7 @@ class Sweep:
 
         micros = (micro_of(batch, samples, self.layout, self.device) for samples in micro_batches)
         longest = int(batch.total_lengths.max())
-        with torch.set_grad_enabled(gradient):
+        with torch.set_grad_enabled(gradient), self.replay.over(batch, gradient=gradient):
             return get_forward_backward_func()(
                 forward_step_func=step,
                 data_iterator=micros,
@@ -114,6 +120,17 @@ class Sweep:
         # Every place is filled by exactly one rank, so the sum is a gather, to the bit.
         torch.distributed.all_reduce(full, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
         return full.cpu()
+
+    def total(self, parts: Sequence[Pairs]) -> dict[str, float]:
+        """Metrics over all micro-batches, data and context ranks: added up, divided once; {} before the last stage."""
+        if not self.layout.is_last_stage:
+            return {}
+        from megatron.core import parallel_state
+
+        pairs = add_pairs(parts)
+        vector = to_vector(pairs).to(self.device)
+        torch.distributed.all_reduce(vector, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+        return finish_pairs(from_vector(vector.cpu(), pairs))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One rollout step of training on this rank: old log-probs if needed, the algorithm's stages, then optimizer steps.
+"""One rollout step of training on this rank: the columns still needed, the algorithm's stages, then optimizer steps.
 
 Every rank holds the whole batch and computes the same plan, so the stages that look at the whole step (credit,
 weights, corrections) need no communication; micro-batches are this rank's rows of the plan. The loss of a micro-batch
@@ -7,6 +7,7 @@ is a plain sum and Megatron adds gradients up, so the result does not depend on 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,22 +19,26 @@ from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import Pair, add_pairs, finish, from_vector, to_vector
 from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
 from vime_core.algorithms.share import MicroShare
-from vime_core.algorithms.terms import Terms
-from vime_core.batch.plan import StepPlan, forward_of, plan_steps
+from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
+from vime_core.batch.plan import StepPlan, plan_steps
 from vime_core.trainer.mismatch import mismatch
 
 if TYPE_CHECKING:
+    from vime_core.algorithms.correction import Correction
     from vime_core.batch.step_batch import StepBatch
     from vime_core.config.sections import Config
     from vime_core.interfaces.algorithm import Algorithm
+    from vime_core.trainer.columns import Columns
     from vime_core.trainer.head import ResponseLogprobs
+    from vime_core.trainer.loss_record import LossRecord
     from vime_core.trainer.optimizer import Optimizer
     from vime_core.trainer.passes import Micro, Passes
 
 
 @dataclass
 class TrainStep:
-    """Trains on step batches. ``aggregation`` and ``options`` are the resolved ones of the algorithm."""
+    """Trains on step batches. ``aggregation`` and ``options`` are the resolved ones of the algorithm; ``record`` is
+    where the inputs of the loss are kept, on the one rank that keeps them."""
 
     config: Config
     passes: Passes
@@ -41,31 +46,64 @@ class TrainStep:
     algorithm: Algorithm
     options: Mapping[str, Any]
     aggregation: str
+    columns: Columns
+    record: LossRecord | None = None
+    terms: Terms = NO_TERMS
+    corrections: Sequence[Correction] = ()
 
-    def run(self, batch: StepBatch) -> dict[str, float]:
-        """Train on the batch; metrics under their catalogue names (complete on the last pipeline stage)."""
+    def run(self, step: int, batch: StepBatch) -> dict[str, float]:
+        """Train on the batch of rollout step ``step``; metrics under their catalogue names (complete on the last
+        pipeline stage)."""
         plans = self._plan(batch)
-        clock = time.monotonic()
-        old = self._old_logp(batch, plans)
-        if old is not None:
-            batch = batch.with_old_logp(old)
-        log_probs_time = time.monotonic() - clock
+        self.passes.replay.check(batch)
+        self.columns.companions.before_step(step)
+        batch, times = self.columns.fill(batch, plans, old_logp=self._wants_old_logp(plans))
         prepared = prepare_step(
             self.algorithm,
             self.options,
             batch,
             self.aggregation,
+            terms=self.terms,
+            corrections=self.corrections,
             fixed_length=self.config.rollout.rollout_max_response_len,
         )
+        metrics = {f"train/{name}": value for name, value in prepared.metrics.items()}
+        metrics |= self._train_critic(prepared, plans)
+        if not self._critic_alone(step):
+            metrics |= self._train_policy(step, batch, prepared, plans)
+        return {**metrics, **self._packing(batch, plans), **times}
+
+    def _wants_old_logp(self, plans: Sequence[StepPlan]) -> bool:
+        return wants_old_logp(self.algorithm, self.options, len(plans), self.terms)
+
+    def _critic_alone(self, step: int) -> bool:
+        return self.columns.critic is not None and step < self.config.algorithm.num_critic_only_steps
+
+    def _train_critic(self, prepared: Prepared, plans: Sequence[StepPlan]) -> dict[str, float]:
+        critic = self.columns.critic
+        if critic is None:
+            return {}
+        clock = time.monotonic()
+        metrics = critic.train(prepared.batch, plans, prepared, self.options.get("value_clip", math.inf))
+        return {**metrics, "perf/critic_train_time": time.monotonic() - clock}
+
+    def _train_policy(
+        self, step: int, batch: StepBatch, prepared: Prepared, plans: Sequence[StepPlan]
+    ) -> dict[str, float]:
         clock = time.monotonic()
         done = [self._optimizer_step(prepared, plan) for plan in plans]
-        train_time = time.monotonic() - clock
-        metrics = {f"train/{name}": value for name, value in {**prepared.metrics, **_mean(done)}.items()}
+        self.passes.model.settle()
+        metrics = {f"train/{name}": value for name, value in _mean(done).items()}
+        metrics["perf/actor_train_time"] = time.monotonic() - clock
+        metrics |= self.passes.replay.metrics()
         if self.passes.layout.is_last_stage:
-            current = batch.t("old_logp") if old is not None else self._collected(batch, done)
-            metrics |= mismatch(batch, current)
-        metrics |= self._packing(batch, plans)
-        return {**metrics, "perf/log_probs_time": log_probs_time, "perf/actor_train_time": train_time}
+            logp = self._collected(prepared.batch, done)
+            before = prepared.batch.old_logp is not None and not self.terms.use_rollout_logprobs
+            current = prepared.batch.t("old_logp") if before else logp
+            metrics |= mismatch(prepared.batch, current, detailed=self.terms.get_mismatch_metrics)
+            if self.record is not None:
+                self.record.write(step, batch, prepared, plans, logp, [one.metrics for one in done])
+        return metrics
 
     def _plan(self, batch: StepBatch) -> list[StepPlan]:
         train, layout = self.config.train, self.passes.layout
@@ -80,27 +118,17 @@ class TrainStep:
             length_multiple=2 * layout.cp_size if layout.cp_size > 1 else 1,
         )
 
-    def _old_logp(self, batch: StepBatch, plans: Sequence[StepPlan]) -> torch.Tensor | None:
-        """[R] log-probs before the first of several optimizer steps, packed as in training, so that the first ratio is
-        1 to the bit; None where one step makes the current ones do."""
-        if not wants_old_logp(self.algorithm, self.options, len(plans)):
-            return None
-        mine = forward_of(plans)[self.passes.layout.dp_rank]
-        gathered = self.passes.logprobs(batch, mine)
-        # Stages before the last never look at log-probs; zeros let them run the same whole-step code.
-        return torch.zeros(batch.response_tokens) if gathered is None else gathered
-
     def _optimizer_step(self, prepared: Prepared, plan: StepPlan) -> _Done:
         for chunk in self.passes.model.chunks:
             chunk.zero_grad_buffer()  # type: ignore[operator]  # Megatron's DistributedDataParallel
         self.optimizer.zero_grad()
         weight = prepared.weight(plan.samples)
-        terms = Terms.of(self.config)
+        needs = needed_columns(self.algorithm, self.options, self.terms)
 
         def loss(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
             samples = micro.samples if micro.alive else []
             share = MicroShare.of(
-                prepared, weight, samples, needs=self.algorithm.needs, index=micro.places if micro.alive else None
+                prepared, weight, samples, needs=needs, index=micro.places if micro.alive else None
             ).to(logprobs.logp.device)
             logp = logprobs.logp if micro.alive else logprobs.logp[:0]
             entropy = None if logprobs.entropy is None else logprobs.entropy[: len(logp)]
@@ -112,12 +140,12 @@ class TrainStep:
                 share.weight,
                 share.correction,
                 entropy,
-                terms,
+                self.terms,
             )
             return total, _Part(pairs, micro.places, logprobs.logp.detach(), micro.alive)
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
-        parts = self.passes.run(prepared.batch, mine, loss, gradient=True, entropy=terms.entropy_coef != 0.0)
+        parts = self.passes.run(prepared.batch, mine, loss, gradient=True, entropy=self.terms.entropy_coef != 0.0)
         return _Done({**self._reduced(parts), **self.optimizer.step()}, parts)
 
     @property
@@ -143,7 +171,7 @@ class TrainStep:
         return finish(from_vector(vector.cpu(), pairs))
 
     def _collected(self, batch: StepBatch, done: Sequence[_Done]) -> torch.Tensor:
-        """[R] log-probs that the training passes computed on their way (one optimizer step: they are the old ones)."""
+        """[R] log-probs that the training passes computed on their way, each before its optimizer step."""
         parts = [(part.places, part.logp, part.alive) for one in done for part in one.parts]
         gathered = self.passes.gather(batch.response_tokens, parts)
         assert gathered is not None, "only the last stage collects"

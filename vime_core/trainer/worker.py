@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from vime_core.algorithms.correction import corrections_of
 from vime_core.algorithms.options import aggregation_of, options_of
+from vime_core.algorithms.terms import Terms, needed_columns
 from vime_core.batch.step_batch import StepBatch
 from vime_core.trainer import checkpoint
+from vime_core.trainer.columns import Columns
+from vime_core.trainer.companions import Companions, companion_folders
+from vime_core.trainer.loss_record import LossRecord, plain
 from vime_core.trainer.model import MegatronModel
 from vime_core.trainer.optimizer import Optimizer
 from vime_core.trainer.parallel import destroy_parallel, init_parallel
 from vime_core.trainer.passes import Passes
+from vime_core.trainer.replay_routers import make_replay
 from vime_core.trainer.step import TrainStep
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
+    from vime_core.interfaces.algorithm import Algorithm
     from vime_core.interfaces.device import DeviceBackend
+    from vime_core.trainer.critic import Critic
 
 
 class TrainerWorker:
@@ -30,48 +38,82 @@ class TrainerWorker:
         self.config, self.plugins, self.device, self.rank = config, plugins, device, rank
         self.publisher: Any = None
 
-    def setup(self, host: str, port: int, folder: str, resume: str | None, total_steps: int) -> dict[str, Any]:
+    def setup(
+        self, host: str, port: int, folder: str, resume: str | None, total_steps: int, losses: str | None = None
+    ) -> dict[str, Any]:
         """Join the process groups, build the model from ``folder``, load weights (and the state in ``resume``).
+
+        Args:
+            losses: folder that the inputs of each step's loss are kept in; None keeps none.
 
         Returns:
             ``parameters`` of the whole model's share on this rank, and the ``learning_rate`` now.
         """
         torch.set_num_threads(self.config.cluster.trainer_cpu_threads)
+        algorithm = self._algorithm()
+        options = options_of(self.config, algorithm)
+        needs = needed_columns(algorithm, options, Terms.of(self.config))
+        others = companion_folders(self.config, needs, folder)
         self.device.adapt_megatron()
         self.device.set_device(self.device.local_index(self.rank % self.config.cluster.actor_num_gpus_per_node))
         self.layout = init_parallel(self.config, self.device, self.rank, self.config.trainer_ranks, host, port)
         self.model = MegatronModel.build(self.config, self.device, folder, trainable=True)
         self.model.load_hf()
+        self.companions = Companions.load(self.config, self.model, self.device, others)
         self.optimizer = Optimizer.build(self.config, self.model.chunks, total_steps)
+        self.critic: Critic | None = None
+        if "values" in needs:
+            from vime_core.trainer.critic import Critic
+
+            self.critic = Critic.build(self.config, self.device, self.layout, folder, total_steps)
         if resume is not None:
             self._load(Path(resume))
-        self.step = self._train_step()
+        self.step = self._train_step(algorithm, options, losses)
         parameters = sum(p.numel() for chunk in self.model.chunks for p in chunk.parameters())
         return {"parameters": parameters, **self.optimizer.learning_rates()}
 
-    def _train_step(self) -> TrainStep:
-        supervised = self.config.train.loss_type == "sft_loss"
-        name = "sft" if supervised else self.config.algorithm.advantage_estimator
-        algorithm = self.plugins.algorithms.resolve(name)()
+    def _algorithm(self) -> Algorithm:
+        name = "sft" if self._supervised else self.config.algorithm.advantage_estimator
+        algorithm: Algorithm = self.plugins.algorithms.resolve(name)()
+        return algorithm
+
+    @property
+    def _supervised(self) -> bool:
+        return self.config.train.loss_type == "sft_loss"
+
+    def _train_step(self, algorithm: Algorithm, options: Mapping[str, Any], losses: str | None) -> TrainStep:
+        terms = Terms.of(self.config)
         passes = Passes(
             model=self.model,
             layout=self.layout,
             device=self.device.torch_device(),
-            temperature=1.0 if supervised else self.config.rollout.rollout_temperature,
+            temperature=1.0 if self._supervised else self.config.rollout.rollout_temperature,
             chunk_size=self.config.train.log_probs_chunk_size,
+            replay=make_replay(self.config, self.model.modules, self.device.torch_device()),
         )
+        facts = {
+            "algorithm": algorithm.name,
+            "options": plain(options),
+            "temperature": passes.temperature,
+            "global_batch": self.config.global_batch,
+            "terms": plain(terms),
+        }
         return TrainStep(
             self.config,
             passes,
             self.optimizer,
             algorithm,
-            options_of(self.config, algorithm),
+            options,
             aggregation_of(self.config, algorithm),
+            Columns(passes, self.companions, self.critic),
+            LossRecord(Path(losses), facts) if losses is not None and self.layout.keeps_records else None,
+            terms,
+            corrections_of(terms, self.plugins.corrections.resolve),
         )
 
     def train(self, step: int, batch: StepBatch) -> dict[str, float]:
         """Train on the samples of rollout step ``step``; metrics under their catalogue names."""
-        return self.step.run(batch)
+        return self.step.run(step, batch)
 
     def publish(self, version: int) -> Any:
         """Make the weights available to the engines; the manifest on rank 0, None elsewhere."""
@@ -94,28 +136,38 @@ class TrainerWorker:
     def score(self, tokens: list[int]) -> list[float] | None:
         """Log-probs [len(tokens) - 1] of tokens[1:] at temperature 1; None before the last pipeline stage."""
         batch = probe(tokens)
-        logp = self.step.passes.logprobs(batch, [[0] if self.layout.dp_rank == 0 else []], temperature=1.0)
+        with self.step.passes.replay.off():  # no engine says what it chose for these tokens
+            logp = self.step.passes.logprobs(batch, [[0] if self.layout.dp_rank == 0 else []], temperature=1.0)
         return None if logp is None else logp.tolist()
 
     # checkpoints ---------------------------------------------------------------------------------------------
     def save(self, folder: str) -> int:
         """Write this rank's part; bytes written."""
-        tensors = self._model_tensors()
-        if not self.config.model.no_save_optim:
-            tensors |= self.optimizer.tensors()
+        optimizer = not self.config.model.no_save_optim
+        tensors = self.model.tensors() | (self.optimizer.tensors() if optimizer else {}) | self.companions.tensors()
+        state = {"scheduler": self.optimizer.scheduler.state_dict()}
+        if self.critic is not None:
+            tensors |= self.critic.tensors(optimizer)
+            state["critic"] = self.critic.state()
         tensors["rng.torch"] = torch.get_rng_state()
         tensors["rng.device"] = self.device.get_rng_state()
-        return checkpoint.write_rank(
-            Path(folder), self.rank, tensors, {"scheduler": self.optimizer.scheduler.state_dict()}
-        )
+        return checkpoint.write_rank(Path(folder), self.rank, tensors, state)
 
     def _load(self, folder: Path) -> None:
         tensors, state = checkpoint.read_rank(folder, self.rank)
         with torch.no_grad():
-            for name, mine in self._model_tensors().items():
+            for name, mine in self.model.tensors().items():
                 mine.copy_(tensors[name])
-        if not self.config.model.no_load_optim:
+        optimizer = not self.config.model.no_load_optim
+        if optimizer:
             self._load_optimizer(folder, tensors, state)
+        else:
+            self.optimizer.inner.reload_model_params()
+        self.companions.resume(tensors)
+        if self.critic is not None:
+            self.critic.load_tensors(tensors, optimizer)
+            if optimizer:
+                self.critic.load_state(state["critic"])
         torch.set_rng_state(tensors["rng.torch"])
         self.device.set_rng_state(tensors["rng.device"])
 
@@ -128,14 +180,6 @@ class TrainerWorker:
         self.optimizer.load_tensors(mine)
         self.optimizer.scheduler.num_steps = int(state["scheduler"]["num_steps"])
         self.optimizer.scheduler.step(0)
-
-    def _model_tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers of this rank's chunks, in place, by stable names."""
-        found: dict[str, torch.Tensor] = {}
-        for i, chunk in enumerate(self.model.chunks):
-            for kind in (chunk.named_parameters(), chunk.named_buffers()):
-                found |= {f"model.{i}.{name}": tensor.data for name, tensor in kind if tensor is not None}
-        return found
 
     def save_hf(self, folder: str) -> None:
         """Write a Hugging Face checkpoint (rank 0 writes, all take part)."""
