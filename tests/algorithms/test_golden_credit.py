@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from vime_core.algorithms.baselines import Opo, Rloo
+from vime_core.algorithms.common import whiten
 from vime_core.algorithms.grpo import Dapo, DrGrpo, Grpo
 from vime_core.algorithms.gspo import Gspo
 from vime_core.algorithms.opd import Opd
@@ -32,7 +33,7 @@ def batch_of(golden: Golden, *, under: float = math.nan) -> Any:
     inputs = golden["inputs"]
     mask = flat(inputs["masks"]).bool()
     columns = {
-        name: torch.where(mask, flat(inputs[name]), under)
+        name: torch.where(mask, flat(inputs[name]), under).float()
         for name in ("old_logp", "ref_logp", "teacher_logp", "values")
     }
     n = len(inputs["masks"])
@@ -87,8 +88,6 @@ def test_ppo(golden_algorithms: Golden, name: str, gamma: float, lambd: float, u
 
 @pytest.mark.parametrize("name", ["g0.99_l0.95", "g1_l1", "g1_l0"])
 def test_ppo_whitened(golden_algorithms: Golden, name: str) -> None:
-    from vime_core.algorithms.common import whiten
-
     want = golden_algorithms["gae"][name]
     close(whiten(flat(want["adv"]), batch_of(golden_algorithms).t("mask")), want["adv_whitened"])
 

@@ -1,18 +1,19 @@
-"""Every property for every algorithm and aggregation; and for four that a third party might write."""
+"""Every property for every registered algorithm and aggregation; and for four that a third party might write."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
 from vime_core.algorithms.common import bounded_exp, clipped_loss, group_advantage, ratio, spread_over_tokens, whiten
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.sft import Sft
 from vime_core.batch.aggregate import AGGREGATIONS
 from vime_core.interfaces.algorithm import Algorithm
+from vime_core.plugins import Plugins
 from vime_core.testing.algorithms import check_algorithm
 
 Options = Mapping[str, Any]
@@ -74,17 +75,58 @@ class Corrected(Grpo):
         return rho.clamp(max=2.0), {"tis": rho}
 
 
-DUAL = {"eps_clip": 0.1, "eps_clip_high": 0.28, "eps_clip_c": 1.3, "disable_grpo_std_normalization": True}
-OURS: dict[str, tuple[Algorithm, Options]] = {"sft": (Sft(), {}), "grpo": (Grpo(), {}), "grpo-dual": (Grpo(), DUAL)}
+REGISTRY = Plugins.load(environ={}).algorithms
+NAMES = [provider.name for provider in REGISTRY]
+REWARD_KL = {"kl_coef": 0.1, "kl_estimator": "k3", "eps_clip_c": 1.3}
+#: options that switch on what is off by default
+SWITCHED: Mapping[str, Options] = {
+    "grpo": {"eps_clip": 0.1, "eps_clip_high": 0.28, "eps_clip_c": 1.3, "disable_grpo_std_normalization": True},
+    "dapo": {"eps_clip_c": 3.0, "eps_clip_high": 0.0},
+    "dr_grpo": {"eps_clip_c": 1.3},
+    "gspo": {"eps_clip": 0.1, "eps_clip_high": 0.2, "eps_clip_c": 1.3},
+    "gmpo": {"eps_clip": 0.1, "disable_grpo_std_normalization": True},
+    "cispo": {"eps_clip": 0.2, "eps_clip_high": 0.28, "disable_grpo_std_normalization": True},
+    "sapo": {"tau_pos": 3.0, "tau_neg": 0.5, "disable_grpo_std_normalization": True},
+    "dppo": {"eps_clip": 0.05, "eps_clip_high": 0.02},
+    "rloo": {"eps_clip_high": 0.4, "eps_clip_c": 1.1},
+    "opo": {"eps_clip": 0.0},
+    "reinforce": {"gamma": 0.5},
+    "reinforce_plus_plus": {**REWARD_KL, "gamma": 0.9},
+    "reinforce_plus_plus_baseline": REWARD_KL,
+    "ppo": {**REWARD_KL, "gamma": 0.9, "lambd": 0.7, "value_clip": 0.5},
+    "opd": {"teacher_coef": 0.3, "eps_clip_c": 1.3},
+}
+#: their surrogate detaches a factor, so its gradient is not that of its value
+DETACHED = frozenset({"cispo"})
 THEIRS: dict[str, tuple[Algorithm, Options]] = {
     x.name: (x, {}) for x in (SequenceRatio(), WhitenedToReference(), Corrected())
 }
 
 
-@pytest.mark.parametrize("aggregation", list(AGGREGATIONS))
-@pytest.mark.parametrize(("algorithm", "options"), OURS.values(), ids=OURS)
-def test_ours(algorithm: Algorithm, options: Options, aggregation: str) -> None:
-    check_algorithm(algorithm, options=options, aggregations=[aggregation], seeds=[0])
+def check(name: str, options: Options, aggregations: Sequence[str], seeds: Sequence[int]) -> None:
+    check_algorithm(
+        REGISTRY.resolve(name)(),
+        options=options,
+        aggregations=aggregations,
+        seeds=seeds,
+        finite_differences=name not in DETACHED,
+    )
+
+
+def test_every_registered_algorithm_has_a_row() -> None:
+    assert {*SWITCHED, "sft"} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_as_it_is(name: str) -> None:
+    check(name, {}, [REGISTRY.resolve(name).aggregate], [0])
+
+
+@pytest.mark.parametrize("at", range(len(SWITCHED)), ids=list(SWITCHED))
+def test_with_everything_switched_on(at: int) -> None:
+    """Aggregations take turns; the slow sweep has all of them."""
+    name = list(SWITCHED)[at]
+    check(name, SWITCHED[name], [list(AGGREGATIONS)[at % len(AGGREGATIONS)]], [1])
 
 
 @pytest.mark.parametrize("aggregation", ["rollout_mean", "prompt_mean"])
@@ -94,8 +136,21 @@ def test_a_third_partys(algorithm: Algorithm, options: Options, aggregation: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "options"), [*OURS.values(), *THEIRS.values()], ids=[*OURS, *THEIRS])
-def test_over_many_batches(algorithm: Algorithm, options: Options) -> None:
+@pytest.mark.parametrize("switched", [False, True], ids=["plain", "switched"])
+@pytest.mark.parametrize("name", NAMES)
+def test_over_many_batches(name: str, switched: bool, seeds: Sequence[int]) -> None:
+    """Every aggregation, on a fixed batch and on one that is new in each run (a failure names its seed)."""
+    check(name, SWITCHED.get(name, {}) if switched else {}, list(AGGREGATIONS), seeds)
+
+
+@pytest.fixture(scope="module")
+def seeds() -> Sequence[int]:
+    return [2, *np.random.SeedSequence().generate_state(1).tolist()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "options"), THEIRS.values(), ids=THEIRS)
+def test_a_third_partys_over_many_batches(algorithm: Algorithm, options: Options) -> None:
     check_algorithm(algorithm, options=options, seeds=range(2, 6))
 
 

@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from vime_core.algorithms.common import bounded_exp
+from vime_core.algorithms.common import bounded_exp, spread_over_tokens, whiten
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import Pair
+from vime_core.algorithms.ppo import Ppo
+from vime_core.algorithms.reinforce import ReinforcePlusPlus
+from vime_core.algorithms.returns import gae
 from vime_core.algorithms.sft import Sft
+from vime_core.interfaces.algorithm import Credit
 from vime_core.testing import algorithms as kit
 from vime_core.testing.toy_step import Subject, random_case
 
@@ -87,6 +91,24 @@ class DetachedRatio(Grpo):
         return -advantage * (view.logp - view.old_logp.detach()).exp().detach() + 0 * view.logp, {}
 
 
+class ValuesOfMaskedTokens(Ppo):
+    """Targets that look at values where nothing is trained."""
+
+    def credit(self, batch: Any, options: Any) -> Credit:
+        values = batch.t("values").nan_to_num(0.0)
+        return Credit(
+            *(x.float() for x in gae(values, values, torch.ones_like(batch.t("mask")), batch.seg(), 1.0, 1.0))
+        )
+
+
+class WhitensAll(ReinforcePlusPlus):
+    """Statistics over masked tokens, too."""
+
+    def credit(self, batch: Any, options: Any) -> torch.Tensor:
+        every = torch.ones_like(batch.t("mask"))
+        return whiten(spread_over_tokens(batch, batch.t("reward")), every)
+
+
 GRPO = Subject(Grpo(), "token_mean")
 
 
@@ -108,6 +130,9 @@ GRPO = Subject(Grpo(), "token_mean")
         (replace(GRPO, algorithm=GroupsByCount()), kit.check_order),
         (replace(GRPO, algorithm=WritesAdvantage()), kit.check_purity),
         (replace(GRPO, algorithm=DetachedRatio()), kit.check_gradient),
+        (replace(GRPO, algorithm=ValuesOfMaskedTokens()), kit.check_returns),
+        (replace(GRPO, algorithm=WhitensAll()), kit.check_padding),
+        (replace(GRPO, algorithm=WhitensAll()), kit.check_masked_sample),
     ],
     ids=lambda x: (
         x.__name__ if callable(x) and not isinstance(x, Subject) else x.loss.__name__ + type(x.algorithm).__name__

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from vime_core.algorithms.grpo import Grpo
+from vime_core.algorithms.grpo import GROUP_ADVANTAGE, Grpo
 from vime_core.algorithms.policy import clip_range, clip_shares, drift
 from vime_core.interfaces.algorithm import Card, TokenView
 
@@ -19,7 +19,7 @@ class Cispo(Grpo):
     card = Card(
         title="Clipped Importance Sampling Policy Optimization",
         source="MiniMax 2025, arXiv 2506.13585; bounds of Khatri et al. 2025 (ScaleRL), arXiv 2510.13786",
-        advantage="(R - mean of the group) / (std of the group + 1e-6)",
+        advantage=GROUP_ADVANTAGE,
         loss="-w A logp, w = clip(exp(logp - old_logp), 1 - eps_clip, 1 + eps_clip_high) without gradient",
         notes=(
             "The weight's bounds are 0 and 5: eps_clip 1, eps_clip_high 4. In TRL epsilon_high is the bound itself.",

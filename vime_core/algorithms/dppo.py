@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from vime_core.algorithms.common import bounded_exp
-from vime_core.algorithms.grpo import Grpo
+from vime_core.algorithms.grpo import GROUP_ADVANTAGE, Grpo
 from vime_core.algorithms.policy import clip_range, clip_shares
 from vime_core.interfaces.algorithm import Card, TokenView
 
@@ -20,7 +20,7 @@ class Dppo(Grpo):
     card = Card(
         title="Divergence Proximal Policy Optimization, binary total variation",
         source="Qi et al. 2026, arXiv 2602.04879",
-        advantage="(R - mean of the group) / (std of the group + 1e-6)",
+        advantage=GROUP_ADVANTAGE,
         loss="-keep r A, r = p / mu, p = exp(logp), mu = exp(rollout_logp); "
         "keep = 0 if A > 0 and p - mu > eps_clip_high, or A < 0 and mu - p > eps_clip, else 1",
         notes=(

@@ -14,6 +14,7 @@ from vime_core.interfaces.algorithm import Card
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
 
+GROUP_ADVANTAGE = "(R - mean of the group) / (std of the group + 1e-6)"
 CLIPPED = "max(-r A, -clip(r, 1 - eps_clip, 1 + eps_clip_high) A), r = exp(logp - old_logp)"
 
 
@@ -24,7 +25,7 @@ class Grpo(PolicyAlgorithm):
     card = Card(
         title="Group Relative Policy Optimization",
         source="Shao et al. 2024, arXiv 2402.03300",
-        advantage="(R - mean of the group) / (std of the group + 1e-6), the same at every token of the sample",
+        advantage=GROUP_ADVANTAGE + ", the same at every token of the sample",
         loss=CLIPPED,
         notes=(
             "std divides by n - 1; a group of one rollout, or of equal rewards, gets exactly 0 and is counted.",
@@ -68,7 +69,7 @@ class Dapo(Grpo):
     card = Card(
         title="Decoupled Clip and Dynamic Sampling Policy Optimization",
         source="Yu et al. 2025, arXiv 2503.14476",
-        advantage="(R - mean of the group) / (std of the group + 1e-6)",
+        advantage=GROUP_ADVANTAGE,
         loss=CLIPPED,
         notes=(
             "Clip 0.2 below, 0.28 above; aggregation token_mean; prompt_mean is the other reading of the paper.",

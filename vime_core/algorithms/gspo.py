@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from vime_core.algorithms.common import bounded_exp
-from vime_core.algorithms.grpo import Grpo
+from vime_core.algorithms.grpo import GROUP_ADVANTAGE, Grpo
 from vime_core.algorithms.policy import clip_range, clip_shares, drift
 from vime_core.interfaces.algorithm import Card, TokenView
 
@@ -20,7 +20,7 @@ class Gspo(Grpo):
     card = Card(
         title="Group Sequence Policy Optimization",
         source="Zheng et al. 2025, arXiv 2507.18071",
-        advantage="(R - mean of the group) / (std of the group + 1e-6)",
+        advantage=GROUP_ADVANTAGE,
         loss="max(-s A, -clip(s, 1 - eps_clip, 1 + eps_clip_high) A), s = exp(mean over the sample of logp - old_logp)",
         notes=(
             "Clip 3e-4 below, 4e-4 above, as in the paper; slime keeps 0.2 unless told, which hardly ever clips.",
@@ -42,7 +42,7 @@ class Gmpo(Grpo):
     card = Card(
         title="Geometric-Mean Policy Optimization",
         source="Zhao et al. 2025, arXiv 2507.20673",
-        advantage="(R - mean of the group) / (std of the group + 1e-6)",
+        advantage=GROUP_ADVANTAGE,
         loss="-A exp(mean over the sample of d), d = min(logp - old_logp, eps_clip_high) if A > 0, "
         "max(logp - old_logp, -eps_clip) if A < 0",
         notes=("The bounds are on the log ratio, 0.4 each.",),

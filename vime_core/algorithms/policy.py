@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from vime_core.algorithms.common import clipped_loss, ratio
 from vime_core.algorithms.ranges import out_of_range
+from vime_core.algorithms.returns import reward_kl
 from vime_core.interfaces.algorithm import Algorithm, TokenView
+
+if TYPE_CHECKING:
+    from vime_core.batch.step_batch import StepBatch
 
 #: ``eps_clip`` below (and above, unless ``eps_clip_high``); ``eps_clip_c``: dual clip, off by default
 CLIP: Mapping[str, Any] = MappingProxyType({"eps_clip": 0.2, "eps_clip_high": None, "eps_clip_c": None})
@@ -29,6 +33,12 @@ class PolicyAlgorithm(Algorithm):
 
     def required(self, options: Mapping[str, Any]) -> frozenset[str]:
         return self.needs | {"ref_logp"} if options.get("kl_coef") else self.needs
+
+    def correction(
+        self, batch: StepBatch, options: Mapping[str, Any]
+    ) -> tuple[torch.Tensor | None, Mapping[str, torch.Tensor]]:
+        """No weights; the KL in the reward as a metric, before its coefficient."""
+        return None, {"reward_kl": reward_kl(batch, batch.t("mask"), options)} if options.get("kl_coef") else {}
 
     def ratio(self, view: TokenView) -> torch.Tensor:
         """[r] what is clipped."""

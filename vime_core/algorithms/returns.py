@@ -64,11 +64,16 @@ def token_rewards(batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
 
 
 def kl_penalty(batch: StepBatch, mask: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
-    """[R] ``kl_coef * kl(old - ref)`` by ``kl_estimator``; the columns are read only where kl_coef is not 0."""
+    """[R] ``kl_coef * reward_kl``; its columns are read only where kl_coef is not 0."""
     if not options["kl_coef"]:
         return torch.zeros(len(mask), dtype=torch.float64)
+    return options["kl_coef"] * reward_kl(batch, mask, options)
+
+
+def reward_kl(batch: StepBatch, mask: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    """[R] the estimate ``kl_estimator`` of the KL to the reference from ``old_logp - ref_logp``."""
     gap = batch.t("old_logp")[mask].double() - batch.t("ref_logp")[mask].double()
-    return _placed(options["kl_coef"] * kl_estimate(gap, options["kl_estimator"]), mask)
+    return _placed(kl_estimate(gap, options["kl_estimator"]), mask)
 
 
 def steps_left(mask: torch.Tensor, seg: torch.Tensor) -> torch.Tensor:

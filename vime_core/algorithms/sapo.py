@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from vime_core.algorithms.grpo import Grpo
+from vime_core.algorithms.grpo import GROUP_ADVANTAGE, Grpo
 from vime_core.algorithms.policy import drift
 from vime_core.interfaces.algorithm import Card, TokenView
 
@@ -19,7 +19,7 @@ class Sapo(Grpo):
     card = Card(
         title="Soft Adaptive Policy Optimization",
         source="Gao et al. 2025, arXiv 2511.20347",
-        advantage="(R - mean of the group) / (std of the group + 1e-6)",
+        advantage=GROUP_ADVANTAGE,
         loss="-(4 / tau) sigmoid(tau (r - 1)) A, r = exp(logp - old_logp), tau = tau_pos if A > 0 else tau_neg",
         notes=(
             "tau_pos 1.0 and tau_neg 1.05, through --algorithm-options; nothing is clipped, so eps_clip is not read.",

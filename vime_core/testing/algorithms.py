@@ -117,7 +117,7 @@ def check_masked_sample(subject: Subject, case: Case, rng: np.random.Generator) 
     count = len(set(ids[selected]))
     factor = count / (count + 1) if column else 1.0
     want = subject.play(case)
-    weighted = {"loss", "pg_loss", "entropy_loss"}
+    weighted = {"loss", "pg_loss", "entropy_loss", "kl_loss"}
     metrics = {name: x * (factor if name in weighted else 1) for name, x in want.metrics.items()}
     grad = torch.cat([want.grad * factor, torch.zeros(3, want.grad.shape[1], dtype=want.grad.dtype)])
     assert_same(got, Outcome(want.loss * factor, grad, metrics), ROUNDED, "P7 a fully masked sample added")
@@ -202,6 +202,25 @@ def _extended(batch: StepBatch) -> dict[str, np.ndarray]:
 
 
 # the rest --------------------------------------------------------------------------------------------------------
+def check_returns(subject: Subject, case: Case, rng: np.random.Generator) -> None:
+    """P2, P7, P8 for a critic's targets, which no loss of the policy shows."""
+    want = subject.prepare(case.batch).returns
+    if want is None:
+        return
+    order = rng.permutation(len(case.batch)).tolist()
+    rows, _ = response_index(case.batch, order)
+    moved = {"P2 samples permuted": (subject.prepare(case.batch.take(order)).returns, want[rows])}
+    wider = subject.prepare(_widen(case, {len(case.batch): 3}, rng)[0]).returns
+    moved["P7 a fully masked sample added"] = (wider, torch.cat([want, torch.zeros(3)]))
+    for value in (0.0, 7.5, np.nan):
+        hidden = _under(case, ~case.batch.mask, value)
+        moved[f"P8 {value} under the mask"] = (subject.prepare(hidden.batch).returns, want)
+    for what, (got, right) in moved.items():
+        assert got is not None, f"{what}: no returns"
+        off = float((got - right).abs().max())
+        assert off <= ROUNDED, f"{what}: returns are off by {off:.3g}"
+
+
 def check_copies(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P10: every aggregation is a mean, so a step and its copy (under other ids) have the loss of the step. Only token
     weights are compared where advantages depend on the size of the batch (a variance over n - 1)."""
@@ -222,7 +241,7 @@ def check_copies(subject: Subject, case: Case, rng: np.random.Generator) -> None
 def check_first_step(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P11: old log-probs that come from the same forward pass, or none, give a ratio of exactly 1."""
     now = case.log_probs(case.logits.float().double()).float().double()
-    prepared, samples, needs = subject.prepare(case.batch), range(len(case.batch)), subject.algorithm.needs
+    prepared, samples, needs = subject.prepare(case.batch), range(len(case.batch)), subject.required
     share = MicroShare.of(prepared, prepared.weight(samples), samples, needs=needs, dtype=torch.float64)
     for view in (replace(share, old_logp=None).view(now), replace(share, old_logp=now).view(now)):
         assert torch.equal(view.logp, view.old_logp), "P11: old log-probs are not the current ones"
@@ -244,7 +263,7 @@ def check_purity(subject: Subject, case: Case, rng: np.random.Generator) -> None
     assert_same(subject.play(case), first, 0.0, "run twice")
     prepared = subject.prepare(case.batch)
     samples = range(len(case.batch))
-    share = MicroShare.of(prepared, prepared.weight(samples), samples, needs=subject.algorithm.needs)
+    share = MicroShare.of(prepared, prepared.weight(samples), samples, needs=subject.required)
     view = share.view(case.log_probs(case.logits).float())
     inputs = {"advantage": share.advantage, "logp": view.logp, "old_logp": view.old_logp, "mask": view.mask}
     before_call = {name: x._version for name, x in inputs.items()}
@@ -282,6 +301,7 @@ CHECKS: Sequence[Check] = (
     check_masked_sample,
     check_under_mask,
     check_padding,
+    check_returns,
     check_copies,
     check_first_step,
     check_purity,
@@ -308,7 +328,7 @@ def check_algorithm(
     for aggregation in aggregations:
         subject = Subject(algorithm, aggregation, options or {})
         for seed in seeds:
-            case = random_case(seed, algorithm.needs)
+            case = random_case(seed, subject.required)
             for check in checks:
                 try:
                     check(subject, case, np.random.default_rng(seed))
