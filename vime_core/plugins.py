@@ -236,6 +236,14 @@ class Plugins:
     def run_finished(self, run: Any, outcome: str) -> None:
         self._observe("vime_run_finished", run=run, outcome=outcome)
 
+    def failures(self) -> list[str]:
+        """A line for each plugin and hook that failed as an observer, with how often; for the end of a run."""
+        owners = {member.name: member.owner for member in self._members}
+        return [
+            f"{owners[plugin]}: {hook} failed {times} time{'s' if times > 1 else ''}; the run went on without it"
+            for (plugin, hook), times in sorted(self.observer_failures.items())
+        ]
+
     # how plugins are called ----------------------------------------------------------------------------------
     def _take_in(self, plan: Plan) -> None:
         """Admit and register one plugin, all of it or nothing."""

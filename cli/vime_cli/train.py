@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,11 @@ def train(argv: list[str]) -> int:
         return _show(plan)
     from vime_core.pipeline.run import run_plan
 
-    return run_plan(plan, plugins)
+    try:
+        return run_plan(plan, plugins)
+    finally:
+        for line in plugins.failures():
+            print(f"warning: {line}", file=sys.stderr)
 
 
 def _load(argv: list[str], environ: Mapping[str, str]) -> Plugins:

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from vime_core.data.sample import Sample
+    from vime_core.data.tokenizer import Tokenizer
     from vime_core.plugins import Plugins
+    from vime_core.testing.client import ScriptedClient
 
 
 @pytest.fixture
@@ -27,3 +30,27 @@ def vime_plugins() -> Callable[..., Plugins]:
         return Plugins.load(specs, autoload=False, strict=strict, environ={})
 
     return load
+
+
+@pytest.fixture
+def vime_sample() -> Callable[..., Sample]:
+    """Makes samples: see :func:`vime_core.testing.make_sample`."""
+    from vime_core.testing import make_sample
+
+    return make_sample
+
+
+@pytest.fixture(scope="session")
+def vime_tokenizer() -> Tokenizer:
+    """A tokenizer of bytes: see :func:`vime_core.testing.byte_tokenizer`."""
+    from vime_core.testing import byte_tokenizer
+
+    return byte_tokenizer()
+
+
+@pytest.fixture
+def vime_client(vime_tokenizer: Tokenizer) -> Callable[..., ScriptedClient]:
+    """Makes clients without an engine: see :class:`vime_core.testing.ScriptedClient`."""
+    from vime_core.testing import ScriptedClient
+
+    return lambda *arguments, **more: ScriptedClient(vime_tokenizer, *arguments, **more)
