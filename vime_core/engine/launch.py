@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.engine import actors
 from vime_core.engine.client import ClientSpec
 from vime_core.engine.ports import reachable_host
+from vime_core.engine.receivers import RECEIVER, RECEIVER_VARIABLE
 from vime_core.engine.router import Router
 from vime_core.engine.spec import EngineSpec, engine_specs
 from vime_core.errors import ConfigError
@@ -84,7 +85,11 @@ class Launch:
     def _own(self, spec: EngineSpec) -> Any:
         import ray
 
-        environment = {**spec.environment, **self.plugins.worker_environment("engine", self.config)}
+        environment = {
+            **spec.environment,
+            RECEIVER_VARIABLE: self._receiver(),
+            **self.plugins.worker_environment("engine", self.config),
+        }
         spec = dataclasses.replace(spec, environment=environment)
         options = {
             **self.device.ray_options(spec.tensor_parallel_size),
@@ -98,6 +103,10 @@ class Launch:
             return ray.remote(actors.direct_actor()).options(**options).remote(lock, spec, log)
         deadline = self.config.sync.vllm_weight_transfer_timeout_sec
         return ray.remote(actors.server_actor()).options(**options).remote(lock, spec, log, deadline)
+
+    def _receiver(self) -> str:
+        name = self.config.sync.weight_sync
+        return self.plugins.weight_syncs.resolve(name).receiver if name else RECEIVER
 
     def _external(self, address: str) -> Any:
         import ray

@@ -24,6 +24,15 @@ class Source(Protocol):
         """The bytes are still those that were once accepted."""
 
 
+class Received(Source, Protocol):
+    """A full set of weights that a trainer sent. ``manifest`` says what it is, and has the sender's digest."""
+
+    manifest: Manifest
+
+    def digest(self) -> str:
+        """Of the bytes that arrived, in the way the sender took its own."""
+
+
 class ReceivedBytes:
     """Bytes that a trainer sent: mapped shared memory, or host memory that gloo filled."""
 

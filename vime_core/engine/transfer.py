@@ -9,6 +9,7 @@ workers an exception in one would leave vLLM's own session open in the others. W
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ from vllm.logger import init_logger
 
 from vime_core.engine.layout import TIED_HEAD, layout_faults
 from vime_core.engine.manifest import Manifest
-from vime_core.engine.sources import Checkpoint, ReceivedBytes, Source
+from vime_core.engine.receivers import RECEIVER, RECEIVER_VARIABLE, make_receiver
+from vime_core.engine.sources import Checkpoint, Received, Source
 from vime_core.engine.upstream_fixes import install_worker_fixes, reset_moe_kernels
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class VimeTransferEngine(WeightTransferEngine[VimeInit, VimeUpdate]):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.fixes = install_worker_fixes()
+        self.receive = make_receiver(os.environ.get(RECEIVER_VARIABLE, RECEIVER))
         self.checkpoint = Checkpoint(self.model_config.model)
         self.shapes = self.checkpoint.shapes()
         self.current: Source = self.checkpoint
@@ -106,12 +109,13 @@ class VimeTransferEngine(WeightTransferEngine[VimeInit, VimeUpdate]):
         self.current, self.previous = self.previous, None
         self.outcome.refused = "rolled back"
 
-    def _checked(self, manifest: Manifest, rank_offset: int) -> ReceivedBytes:
+    def _checked(self, manifest: Manifest, rank_offset: int) -> Received:
         outcome, started = self.outcome, time.perf_counter()
         if outcome.dirty:
             raise Refusal("the model is damaged by an earlier update; restart this engine")
         # the transfer first: in a collective one the other workers wait for this one, whatever it thinks of the names
-        source = ReceivedBytes.of(manifest, rank_offset + self._rank())
+        source = self.receive(manifest, rank_offset + self._rank())
+        manifest = source.manifest
         outcome.seconds["receive"], started = _lap(started)
         outcome.names, outcome.nbytes = manifest.names, manifest.nbytes
         faults = layout_faults(manifest, self.shapes, tied=self._tied())
@@ -123,7 +127,7 @@ class VimeTransferEngine(WeightTransferEngine[VimeInit, VimeUpdate]):
             raise Refusal(f"received bytes have digest {outcome.digest}, the sender's have {manifest.digest}")
         return source
 
-    def _exchange(self, source: ReceivedBytes) -> None:
+    def _exchange(self, source: Received) -> None:
         started = time.perf_counter()
         try:
             self._load(source)

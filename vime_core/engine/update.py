@@ -131,12 +131,13 @@ class UpdatableEngine(abc.ABC):
 
 
 def _fault(outcomes: Sequence[Outcome], digest: str) -> str:
-    """The first reason why the update does not count; empty if all workers loaded the sender's bytes."""
+    """The first reason why the update does not count; empty if all workers loaded the sender's bytes. A manifest that
+    only announces has no digest; whoever sent it compares what the workers have."""
     for rank, outcome in enumerate(outcomes):
         where = f"worker {rank}: " if len(outcomes) > 1 else ""
         if outcome["refused"]:
             return where + outcome["refused"]
-        if outcome["digest"] != digest:
+        if digest and outcome["digest"] != digest:
             return f"{where}loaded bytes with digest {outcome['digest']}, the sender's have {digest}"
     return ""
 

@@ -74,6 +74,12 @@ class WeightSync(abc.ABC):
     methods are all that a sync may use.
     """
 
+    #: string target of the trainer's end, called once with (configuration, name of the sync)
+    publisher: ClassVar[str] = "vime_core.weights.publisher:Publisher.create"
+    #: string target of the engine's end: a function of (manifest, rank), or a class made once a worker and then called
+    receiver: ClassVar[str] = "vime_core.engine.sources:ReceivedBytes.of"
+    #: every trainer rank has a publisher, not rank 0 alone
+    every_rank_sends: ClassVar[bool] = False
     #: engines may go on generating while weights arrive
     supports_inflight: ClassVar[bool] = False
     #: trainer and engine may sit on different machines

@@ -53,6 +53,9 @@ class TrainerActor:
     def train(self, step: int, batch: StepBatch) -> dict[str, float]:
         return self.worker.train(step, batch)
 
+    def open(self, terms: Mapping[str, Any]) -> None:
+        self.worker.open(terms)
+
     def publish(self, version: int) -> Any:
         return self.worker.publish(version)
 

@@ -59,6 +59,11 @@ class TrainerGroup:
         answers = self._all("train", self.config.train.train_timeout_secs, f"training of step {step}", step, batch)
         return answers[-1]  # the last pipeline stage computed the loss; ranks agree on the rest
 
+    def open(self, terms: Mapping[str, Any]) -> None:
+        """Tell the publishers where and with whom they will meet in the next :meth:`publish`."""
+        deadline = self.config.sync.vllm_weight_transfer_timeout_sec
+        self._all("open", deadline, "terms of the weight sync", dict(terms))
+
     def publish(self, version: int) -> Any:
         """Make the weights available as ``version``; the manifest of rank 0."""
         deadline = self.config.sync.vllm_weight_transfer_timeout_sec

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.engine.layout import layout_faults
 from vime_core.engine.manifest import Manifest
+from vime_core.engine.receivers import make_receiver
 from vime_core.engine.update import UpdatableEngine
-from vime_core.targets import load_target
 
 if TYPE_CHECKING:
     import torch
@@ -57,13 +57,13 @@ class BenchEngine(UpdatableEngine):
     """One engine with one worker.
 
     Args:
-        receiver: string target, called with (manifest, rank): an object with ``digest()`` and ``tensors()``.
+        receiver: string target of the engine's end, as a worker of vLLM takes it.
     """
 
     def __init__(self, name: str, shapes: Shapes, receiver: str) -> None:
         import torch
 
-        self.name, self._shapes, self._receiver = name, dict(shapes), receiver
+        self.name, self._shapes, self._receive = name, dict(shapes), make_receiver(receiver)
         self._model: Weights = {key: torch.zeros(shape) for key, shape in shapes.items()}
         self._former: Weights | None = None
         self._outcome, self._version, self._paused = Outcome(), 0, False
@@ -107,7 +107,8 @@ class BenchEngine(UpdatableEngine):
         try:
             manifest = Manifest.from_wire(info["manifest"])
             outcome.version = manifest.version
-            source = load_target(self._receiver)(manifest, info["rank_offset"])
+            source = self._receive(manifest, info["rank_offset"])
+            manifest = source.manifest
             outcome.names, outcome.nbytes, outcome.digest = manifest.names, manifest.nbytes, source.digest()
             faults = layout_faults(manifest, self._shapes, tied=False)
             if faults or outcome.digest != manifest.digest:

@@ -21,17 +21,16 @@ _BUCKET = 4096
 
 
 class WeightSyncSuite(Suite):
-    """Set ``target``. A sync that carries bytes in another way than the core's names both of its ends.
+    """Set ``target``. Both ends are the sync's own; name others to put them to the test.
 
     Attributes:
-        receiver: string target of the engine's end, called with (manifest, rank); see ``BenchEngine``.
-        publisher: string target of the trainer's end, called with (configuration, name of the sync).
+        receiver, publisher: string targets, see :class:`vime_core.interfaces.weight_sync.WeightSync`; empty: its own.
         engines: how many.
     """
 
     kind = "weight_syncs"
-    receiver: ClassVar[str] = "vime_core.engine.sources:ReceivedBytes.of"
-    publisher: ClassVar[str] = "vime_core.weights.publisher:Publisher.create"
+    receiver: ClassVar[str] = ""
+    publisher: ClassVar[str] = ""
     engines: ClassVar[int] = 2
     _bench: ClassVar[SyncBench | None] = None
 
@@ -68,7 +67,8 @@ class WeightSyncSuite(Suite):
             skip(absence)
         from vime_core.testing.sync_bench import SyncBench
 
-        ends = {"receiver": cls.receiver, "publisher": cls.publisher}
+        own: Any = self.resolve()
+        ends = {"receiver": cls.receiver or own.receiver, "publisher": cls.publisher or own.publisher}
         cls._bench = SyncBench(self.config(), tensors(0), engines=cls.engines, **ends)
 
     @classmethod

@@ -13,6 +13,8 @@ from vime_core.algorithms.correction import corrections_of
 from vime_core.algorithms.options import aggregation_of, options_of
 from vime_core.algorithms.terms import Terms, needed_columns
 from vime_core.batch.step_batch import StepBatch
+from vime_core.interfaces.weight_sync import WeightSync
+from vime_core.targets import load_target
 from vime_core.trainer import checkpoint
 from vime_core.trainer.columns import Columns
 from vime_core.trainer.companions import Companions, companion_folders
@@ -116,17 +118,31 @@ class TrainerWorker:
         return self.step.run(step, batch)
 
     def publish(self, version: int) -> Any:
-        """Make the weights available to the engines; the manifest on rank 0, None elsewhere."""
+        """Make the weights available to the engines; the manifest on ranks that send, None elsewhere."""
         tensors = self.model.export_hf()
-        if self.rank != 0:
+        if not self._sends():
             for _ in tensors:  # the export is a collective: every rank must walk through it
                 pass
             return None
-        if self.publisher is None:
-            from vime_core.weights.publisher import Publisher
+        return self._publisher().publish(tensors, version)
 
-            self.publisher = Publisher.create(self.config, self.config.sync.weight_sync or "")
-        return self.publisher.publish(tensors, version)
+    def open(self, terms: Mapping[str, Any]) -> None:
+        """Tell a sending rank's publisher where and with whom it will meet; not a collective."""
+        if self._sends():
+            self._publisher().open(terms)
+
+    def _sync(self) -> type[WeightSync]:
+        name = self.config.sync.weight_sync
+        return self.plugins.weight_syncs.resolve(name) if name else WeightSync
+
+    def _sends(self) -> bool:
+        return self.rank == 0 or self._sync().every_rank_sends
+
+    def _publisher(self) -> Any:
+        if self.publisher is None:
+            make = load_target(self._sync().publisher)
+            self.publisher = make(self.config, self.config.sync.weight_sync or "")
+        return self.publisher
 
     def broadcast(self, version: int, world: int) -> None:
         """Send the published bytes to ``world - 1`` engine workers (syncs that need a sender only)."""

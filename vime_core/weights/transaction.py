@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 class TrainerHandle(Protocol):
     """What a sync needs of the trainer, called in the driver."""
+
+    def open(self, terms: Mapping[str, Any]) -> None:
+        """The ``open`` of every sending rank's publisher; only a sync whose publisher has one asks."""
 
     def publish(self, version: int) -> Manifest:
         """All ranks export; rank 0's ``Publisher.publish`` gives the manifest."""
@@ -55,11 +58,8 @@ class TransactionalSync(WeightSync):
         if self._trainer is None:
             raise SyncError("push before connect")
         started, phases = time.perf_counter(), dict[str, float]()
-        with _timed(phases, "publish"):
-            manifest = self._trainer.publish(version)
         former = self._engines.versions()
-        with _timed(phases, "transfer"):
-            proofs = self._carry(manifest)
+        manifest, proofs = self.deliver(self._trainer, self._engines, version, phases)
         phases.update(self._engines.seconds)
         try:
             self._require_equal(manifest, proofs)
@@ -73,11 +73,30 @@ class TransactionalSync(WeightSync):
             raise SyncError(
                 f"weights version {version} not committed: {error}; {self._back(version, former)}"
             ) from error
+        self.committed(version)
         seconds = time.perf_counter() - started
         return Receipt(version, manifest.digest, manifest.names, manifest.nbytes, seconds, tuple(proofs), phases)
 
     def close(self) -> None:
         self._trainer = self._engines = None
+
+    # what a sync that carries bytes in another way says for itself --------------------------------------------
+    def deliver(
+        self, trainer: Any, engines: Any, version: int, phases: dict[str, float]
+    ) -> tuple[Manifest, list[EngineProof]]:
+        """Get the trainer's weights into every engine's model: what was sent, and what each engine has.
+
+        Raises:
+            SyncError: all engines are at their old version.
+        """
+        with _timed(phases, "publish"):
+            manifest = trainer.publish(version)
+        with _timed(phases, "transfer"):
+            proofs = self._carry(manifest)
+        return manifest, proofs
+
+    def committed(self, version: int) -> None:
+        """``version`` is what all engines serve from here on."""
 
     def _carry(self, manifest: Manifest) -> list[EngineProof]:
         """Get the bytes to every engine and into its model. Raises SyncError with all engines at their old version."""

@@ -1,0 +1,30 @@
+"""How a vLLM worker gets the bytes of an update: a string target that the driver puts into the worker's environment.
+
+A manifest arrives over HTTP and names no code; the environment is the driver's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vime_core.engine.manifest import Manifest
+from vime_core.engine.sources import Received
+from vime_core.targets import load_target
+
+RECEIVER_VARIABLE = "VIME_WEIGHT_RECEIVER"
+#: memory of this machine, or a group that is made for the transfer
+RECEIVER = "vime_core.engine.sources:ReceivedBytes.of"
+
+#: (manifest, this worker's rank in a collective transfer) -> the weights. Raises what went wrong
+Receive = Callable[[Manifest, int], Received]
+
+
+def make_receiver(target: str) -> Receive:
+    """A class is made, once; a function is taken as it is.
+
+    Raises:
+        PluginError: nothing has this name.
+    """
+    found = load_target(target)
+    made: Receive = found() if isinstance(found, type) else found
+    return made
