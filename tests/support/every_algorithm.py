@@ -1,0 +1,114 @@
+"""Two steps of every registered algorithm, one after the other, in the same real processes over gloo.
+
+    python every_algorithm.py MODEL_FOLDER OTHER_FOLDER '{"megatron": {...}}' WORLD
+
+Prints ``RESULT {algorithm: [metrics of each step]}``. OTHER_FOLDER is the reference and the teacher. The batch holds
+what breaks averages: a group of one, a group of equal rewards, an empty response, a masked sample, masked tails, NaN
+under the mask, and so few trainable samples in the second step that a rank gets none.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+from typing import Any
+
+import numpy as np
+
+from tests.support.train_ranks import free_port, make_config
+
+#: options beyond the name, by algorithm
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ppo": {"kl_coef": 0.1, "lambd": 0.9, "gamma": 0.97},
+    "reinforce_plus_plus": {"kl_coef": 0.1},
+    "reinforce_plus_plus_baseline": {"kl_coef": 0.1},
+    "opd": {"opd_type": "megatron"},
+}
+#: the terms around every algorithm but those whose own options exclude them
+TERMS = {"use_kl_loss": True, "kl_loss_coef": 0.05, "kl_loss_type": "k3", "entropy_coef": 0.01, "use_tis": True}
+
+
+def names() -> list[str]:
+    from vime_core.plugins import Plugins
+
+    return [p.name for p in Plugins.load(autoload=False, environ={}).algorithms if p.name != "sft"]
+
+
+def tricky_batch(step: int, vocabulary: int = 97) -> Any:
+    """12 samples in groups of 3, 1, 3, 3, 2. In step 1 all but one sample are masked."""
+    from vime_core.batch.step_batch import StepBatch
+
+    rng = np.random.default_rng(step)
+    total = rng.integers(8, 40, 12)
+    response = np.minimum(rng.integers(2, 20, 12), total - 2)
+    response[5] = 0
+    starts = np.concatenate([[0], np.cumsum(response)])
+    mask = rng.random(response.sum()) > 0.2
+    mask[starts[2] : starts[3]] = False
+    mask[starts[7] + 1 : starts[8]] = False
+    mask[starts[7]] = True
+    if step == 1:
+        mask[: starts[11]] = False
+        mask[starts[11]] = True
+    reward = rng.integers(0, 4, 12) / 2
+    reward[4:7] = 0.5
+    return StepBatch.of(
+        tokens=rng.integers(3, vocabulary, total.sum()),
+        total_lengths=total,
+        response_lengths=response,
+        mask=mask,
+        rollout_logp=np.where(mask, -rng.random(response.sum()) * 3, np.nan),
+        version=np.zeros(response.sum()),
+        reward=reward,
+        group=np.repeat([7, 3, 9, 1, 5], [3, 1, 3, 3, 2]),
+        rollout=np.arange(12) + 100,
+        truncated=rng.random(12) < 0.2,
+    )
+
+
+def train(name: str, folder: str, other: str, sections: dict[str, Any], world: int, rank: int, port: int) -> Any:
+    from vime_core.plugins import Plugins
+    from vime_core.trainer.worker import TrainerWorker
+
+    own = OPTIONS.get(name, {})
+    terms = {} if "kl_coef" in own else TERMS
+    sections = {
+        **sections,
+        "algorithm": {"advantage_estimator": name, **terms, **own},
+        "model": {"ref_load": other, "opd_teacher_load": other if "opd_type" in own else None},
+        "rollout": {"rollout_batch_size": 4, "n_samples_per_prompt": 3, "rollout_max_response_len": 24},
+    }
+    plugins = Plugins.load(autoload=False, environ={})
+    worker = TrainerWorker(make_config(sections, world), plugins, plugins.choose_device("cpu").load()(), rank)
+    try:
+        worker.setup("127.0.0.1", port, folder, None, 100)
+        return [worker.train(step, tricky_batch(step)) for step in range(2)]
+    finally:
+        worker.close()
+
+
+def rank_main(rank: int, ports: list[int], arguments: tuple[Any, ...], queue: Any) -> None:
+    folder, other, sections, world = arguments
+    found = {name: train(name, folder, other, sections, world, rank, p) for name, p in zip(names(), ports)}
+    if rank == world - 1:
+        queue.put(found)
+
+
+def main() -> None:
+    folder, other, sections, world = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
+    context = multiprocessing.get_context("spawn")
+    queue, ports = context.Queue(), [free_port() for _ in names()]
+    arguments = (folder, other, sections, world)
+    ranks = [
+        context.Process(target=rank_main, args=(rank, ports, arguments, queue), daemon=True) for rank in range(world)
+    ]
+    for process in ranks:
+        process.start()
+    print("RESULT " + json.dumps(queue.get(timeout=540)), flush=True)
+    for process in ranks:
+        process.join(60)
+
+
+if __name__ == "__main__":
+    main()
