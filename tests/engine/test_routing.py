@@ -95,10 +95,11 @@ def test_two_workers(start_engines: Any, moe_folders: dict[str, Path]) -> None:
 
 
 def test_chunks_and_preemption(start_engines: Any, moe_folders: dict[str, Path]) -> None:
-    """Steps of 32 tokens, and room for 8 blocks of 128 tokens where 16 are wanted."""
+    """Steps of 32 tokens; room for 7 blocks of 128 tokens, which 8 requests fill and then need twice."""
     small = routed(max_num_batched_tokens=32, max_num_seqs=8, kv_cache_memory_bytes=1 << 20)
     engines = start_engines(small, moe_folders["A"])
-    asked = requests("small", length=100)
+    params = SamplingParams(max_tokens=120, ignore_eos=True)
+    asked = [GenerateRequest((f"small.{i}",), LONG[i : i + 60], params) for i in range(8)]
     assert_right(reference(moe_folders["A"]), asked, sample(engines, asked))
     engines.shutdown()
 

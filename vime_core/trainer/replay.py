@@ -57,9 +57,15 @@ class Replay:
 
 
 class RouterReplay(Replay):
-    """What both sources share. ``device`` is where routers choose."""
+    """What both sources share.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        device: where routers choose.
+        recomputes: activations are computed again in the backward pass, so the choice is kept until then.
+    """
+
+    def __init__(self, device: torch.device, recomputes: bool) -> None:
+        self._recomputes = recomputes
         self._batch: StepBatch | None = None
         self._gradient = self._off = False
         self._micro: Micro | None = None
@@ -110,8 +116,9 @@ class RouterReplay(Replay):
         if self._micro is None:
             return self._again(layer)
         chosen = self._choice(self._micro, layer, own)
-        if self._gradient:
+        if self._gradient and self._recomputes:
             self._waiting[layer].append(chosen)
+        if self._gradient:
             self._count(self._micro, own, chosen)
         return chosen
 
@@ -145,9 +152,15 @@ class SampledReplay(RouterReplay):
     """
 
     def __init__(
-        self, device: torch.device, layers: Sequence[int], whole: Sequence[int], experts: int, topk: int
+        self,
+        device: torch.device,
+        recomputes: bool,
+        layers: Sequence[int],
+        whole: Sequence[int],
+        experts: int,
+        topk: int,
     ) -> None:
-        super().__init__(device)
+        super().__init__(device, recomputes)
         self.layers, self.whole, self.experts, self.topk = layers, whole, experts, topk
         self._rows: Mapping[int, torch.Tensor] = {}
 
@@ -165,7 +178,7 @@ class SampledReplay(RouterReplay):
         self._rows = sampled_rows(batch, micro, self.layers)
 
     def _choice(self, micro: Micro, layer: int, own: torch.Tensor) -> torch.Tensor:
-        rows = local_part(self._rows[layer], len(own))
+        rows = local_part(self._rows[layer], len(own)).to(own.dtype)
         return torch.where(rows < 0, own, rows)
 
 
@@ -174,8 +187,8 @@ class RecordedReplay(RouterReplay):
 
     needs_old_logp: ClassVar[bool] = True
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
+    def __init__(self, device: torch.device, recomputes: bool) -> None:
+        super().__init__(device, recomputes)
         self._records: dict[tuple[tuple[int, ...], int], torch.Tensor] = {}
         self._recording = False
 
@@ -191,9 +204,9 @@ class RecordedReplay(RouterReplay):
     def _choice(self, micro: Micro, layer: int, own: torch.Tensor) -> torch.Tensor:
         key = (tuple(micro.samples) if micro.alive else (), layer)
         if self._recording:
-            self._records[key] = own.detach()
+            self._records[key] = own.to(torch.int16)  # all of the step's are held at once
         if not self._gradient:
             return own
         if key not in self._records:
             raise TrainerError(f"routing replay: layer {layer} has no record of the micro-batch of samples {key[0]}")
-        return self._records[key]
+        return self._records[key].to(own.dtype)

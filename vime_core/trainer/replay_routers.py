@@ -53,12 +53,13 @@ def make_replay(config: Config, modules: Sequence[Any], device: torch.device) ->
     if settings.moe_router_fusion or settings.moe_router_load_balancing_type == "sinkhorn":
         raise ConfigError("routing replay: a fused or a sinkhorn router takes no choice from outside; leave both off")
     routers = {router.layer_number - 1: router for module in modules for router in _routers(module)}
+    recomputes = settings.recompute_granularity is not None
     replay: RouterReplay
     if train.use_rollout_routing_replay:
         whole, experts, topk = _layers_with_experts(settings), settings.num_moe_experts, settings.moe_router_topk
-        replay = SampledReplay(device, sorted(routers), whole, experts, topk)
+        replay = SampledReplay(device, recomputes, sorted(routers), whole, experts, topk)
     else:
-        replay = RecordedReplay(device)
+        replay = RecordedReplay(device, recomputes)
     for layer, router in routers.items():
         router.router_replay = Switch(replay, layer)
     return replay

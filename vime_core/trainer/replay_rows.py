@@ -57,7 +57,7 @@ def sampled_column(batch: StepBatch) -> np.ndarray:
 
 
 def sampled_rows(batch: StepBatch, micro: Micro, layers: Sequence[int]) -> dict[int, torch.Tensor]:
-    """Layer -> [t, topk] int64 for the t local rows of the micro-batch; FREE_CHOICE in padding and where the batch says
+    """Layer -> [t, topk] int16 for the t local rows of the micro-batch; FREE_CHOICE in padding and where the batch says
     so.
 
     Args:
@@ -65,7 +65,7 @@ def sampled_rows(batch: StepBatch, micro: Micro, layers: Sequence[int]) -> dict[
     """
     starts, tokens = batch.token_starts, micro.packed.tokens.cpu().numpy()
     places = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in micro.samples])
-    rows = sampled_column(batch)[places[tokens]][:, list(layers)].astype(np.int64)
+    rows = sampled_column(batch)[places[tokens]][:, list(layers)]
     rows[tokens < 0] = FREE_CHOICE
     device = micro.packed.tokens.device
     return {layer: torch.from_numpy(np.ascontiguousarray(rows[:, at])).to(device) for at, layer in enumerate(layers)}
