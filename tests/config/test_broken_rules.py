@@ -11,7 +11,18 @@ import pytest
 
 from vime_core.config import rules
 from vime_core.config.facts import Facts
-from vime_core.config.rules import batches, companions, inputs, layout, learning, required, routing, violations
+from vime_core.config.rules import (
+    batches,
+    companions,
+    inputs,
+    layout,
+    learning,
+    needs,
+    required,
+    routing,
+    terms,
+    violations,
+)
 from vime_core.config.sections import Config
 
 Make = Callable[..., Config]
@@ -121,13 +132,6 @@ CASES: list[tuple[rules.Rule, str, Mapping[str, Any], Facts, str]] = [
         {},
         GRPO,
         "eps_clip is given twice: --eps-clip and --algorithm-options",
-    ),
-    (
-        learning.needs_are_met,
-        "",
-        {},
-        Facts(needs=frozenset({"reward", "values"}), supplies=frozenset({"reward"})),
-        "--advantage-estimator grpo (default) needs values, which the trainer cannot supply",
     ),
     (learning.comparable_log_probs, "--rollout-top-p 0.9", {}, Facts(), "leave it at 1.0 (--eval-top-p is free)"),
     (learning.comparable_log_probs, "--rollout-top-k 40", {}, Facts(), "leave it at -1 (--eval-top-k is free)"),
@@ -350,5 +354,6 @@ def drop_reward(config: Config) -> Config:
 
 def test_every_rule_has_a_case() -> None:
     without_cases = {"must_be_given", "length_of_run", "response_length"}  # in test_rules.py
+    without_cases |= {rule.__name__ for rule in (*needs.RULES, *terms.RULES)}  # in test_term_rules.py
     names = {rule.__name__ for rule in rules.RULES}
     assert names == {case[0].__name__ for case in CASES} | without_cases

@@ -17,16 +17,34 @@ from vime_core.interfaces.algorithm import Algorithm
 def options_of(config: Config, algorithm: Algorithm) -> Mapping[str, Any]:
     """Flags marked as an algorithm's (None means not given), then ``algorithm_options``, over the defaults.
 
+    A supervised stage shares its flags with others and takes what it reads of them.
+
     Raises:
         ConfigError: options that the algorithm does not read, of another type than their default, given twice, or that
             the algorithm itself refuses; all together.
     """
-    section = config.algorithm
-    flags = {f.name: getattr(section, f.name) for f in dataclasses.fields(section) if f.metadata.get("algorithm")}
-    given = {name: value for name, value in flags.items() if value is not None}
-    twice = given.keys() & section.algorithm_options.keys()
+    if config.train.loss_type == "sft_loss":
+        return known_options(config, algorithm)
+    flags, options = _flags(config), config.algorithm.algorithm_options
+    twice = flags.keys() & options.keys()
     wrong = [f"{name} is given both as a flag and in algorithm_options; keep one" for name in sorted(twice)]
-    return merge_options(algorithm, {**given, **section.algorithm_options}, wrong)
+    return merge_options(algorithm, {**flags, **options}, wrong)
+
+
+def known_options(config: Config, algorithm: Algorithm) -> Mapping[str, Any]:
+    """The same without a check, and without what the algorithm does not read."""
+    given = {**_flags(config), **config.algorithm.algorithm_options}
+    return {**algorithm.defaults, **{name: value for name, value in given.items() if name in algorithm.defaults}}
+
+
+def value_faults(algorithm: Algorithm, options: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the values of :func:`known_options`: their types, else what the algorithm itself says."""
+    wrong = [
+        f"{name} is {options[name]!r}; algorithm {algorithm.name!r} takes {_kind(default)} there"
+        for name, default in algorithm.defaults.items()
+        if not _fits(options[name], default)
+    ]
+    return wrong or [f"algorithm {algorithm.name!r}: {message}" for message in algorithm.violations(options)]
 
 
 def merge_options(algorithm: Algorithm, given: Mapping[str, Any], wrong: list[str] | None = None) -> Mapping[str, Any]:
@@ -37,14 +55,8 @@ def merge_options(algorithm: Algorithm, given: Mapping[str, Any], wrong: list[st
     """
     found = list(wrong or ())
     found += [_unread(algorithm, name) for name in given if name not in algorithm.defaults]
-    found += [
-        f"{name} is {value!r}; algorithm {algorithm.name!r} takes {_kind(algorithm.defaults[name])} there"
-        for name, value in given.items()
-        if name in algorithm.defaults and not _fits(value, algorithm.defaults[name])
-    ]
     options = MappingProxyType({**algorithm.defaults, **given})
-    if not found:
-        found += [f"algorithm {algorithm.name!r}: {message}" for message in algorithm.violations(options)]
+    found += value_faults(algorithm, options)
     if found:
         raise ConfigError(found)
     return options
@@ -62,6 +74,13 @@ def aggregation_of(config: Config, algorithm: Algorithm) -> str:
             raise ConfigError(f"calculate_per_token_loss means aggregation token_mean, but aggregation is {given}")
         return "token_mean"
     return check_aggregation(given or algorithm.aggregate)
+
+
+def _flags(config: Config) -> dict[str, Any]:
+    """Those marked as an algorithm's that were given."""
+    section = config.algorithm
+    flags = {f.name: getattr(section, f.name) for f in dataclasses.fields(section) if f.metadata.get("algorithm")}
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def _unread(algorithm: Algorithm, name: str) -> str:

@@ -20,7 +20,8 @@ class Facts:
         model_types: Hugging Face ``model_type`` names that the trainer can load.
         algorithm_defaults: option -> default of the chosen algorithm; other options are not read by it.
         group_based: the algorithm compares samples of a group.
-        needs: what the algorithm needs a batch to hold.
+        needs: what the algorithm under its options, and the terms around it, need a batch to hold.
+        reads: what the algorithm itself reads, whatever its options.
         supplies: what the trainer can put into a batch.
         supports_colocate: the device can be shared by trainer and engines.
     """
@@ -30,6 +31,7 @@ class Facts:
     algorithm_defaults: Mapping[str, Any] | None = None
     group_based: bool | None = None
     needs: frozenset[str] | None = None
+    reads: frozenset[str] | None = None
     supplies: frozenset[str] | None = None
     supports_colocate: bool | None = None
 

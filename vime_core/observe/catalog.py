@@ -9,12 +9,15 @@ from vime_core.observe.names.critic import CRITIC
 from vime_core.observe.names.metric import Metric
 from vime_core.observe.names.perf import EVAL, PERF, SYNC
 from vime_core.observe.names.rollout import ROLLOUT
+from vime_core.observe.names.terms import CORRECTIONS, TERMS
 from vime_core.observe.names.train import TRAIN
 
 #: heading of the documentation -> metrics, in the order of documentation
 CATALOG: Sequence[tuple[str, Sequence[Metric]]] = (
     ("Samples", ROLLOUT),
     ("Trainer", TRAIN),
+    ("Terms around the algorithm", TERMS),
+    ("Trainer and sampler", CORRECTIONS),
     ("Critic", CRITIC),
     ("Time", PERF),
     ("Weight sync", SYNC),

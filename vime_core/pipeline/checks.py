@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vime_core.config.fill import placeholders
@@ -11,10 +12,12 @@ from vime_core.pipeline.rows import check_rows
 from vime_core.rollout.teacher_check import check_teacher
 
 if TYPE_CHECKING:
+    from vime_core.algorithms.terms import Terms
     from vime_core.config.sections import Config
+    from vime_core.interfaces.algorithm import Algorithm
 
-#: columns of a step batch that every run fills
-SUPPLIES = frozenset({"old_logp", "rollout_logp", "reward", "entropy"})
+#: columns of a step batch that every run can fill: the reference and a critic are models that the trainer builds
+SUPPLIES = frozenset({"old_logp", "rollout_logp", "reward", "entropy", "ref_logp", "values"})
 
 
 def check_before_start(config: Config, plugins: Any) -> None:
@@ -23,7 +26,7 @@ def check_before_start(config: Config, plugins: Any) -> None:
     Raises:
         ConfigError: all violations together. DataError, PluginError: the first file or plugin that cannot be used.
     """
-    found = violations(config, facts_of(config, plugins))
+    found = [*violations(config, facts_of(config, plugins)), *_option_faults(config, plugins)]
     if found:
         raise ConfigError(found)
     rollout = config.rollout
@@ -45,17 +48,43 @@ def facts_of(config: Config, plugins: Any) -> Facts:
     """What the rules need to know from outside the configuration."""
     # before anything heavy is imported: without a device nothing else matters
     device = plugins.choose_device(config.cluster.device).load()
+    from vime_core.algorithms.options import value_faults
     from vime_core.trainer.bridge import supported_model_types
 
-    supervised = config.train.loss_type == "sft_loss"
-    algorithm = plugins.algorithms.resolve("sft" if supervised else config.algorithm.advantage_estimator)
+    algorithm, options, terms = _loss_of(config, plugins)
+    known = algorithm.needs if value_faults(algorithm, options) else algorithm.required(options)
     folder = config.model.hf_checkpoint
     return Facts(
         model=None if folder is None or placeholders(folder) else read_model(folder),
         model_types=supported_model_types(),
         algorithm_defaults=algorithm.defaults,
         group_based=algorithm.group_based,
-        needs=algorithm.needs,
+        needs=known | terms.needs,
+        reads=algorithm.needs,
         supplies=SUPPLIES | ({"teacher_logp"} if config.algorithm.opd_type is not None else set()),
         supports_colocate=device.supports_colocate,
     )
+
+
+def _loss_of(config: Config, plugins: Any) -> tuple[Algorithm, Mapping[str, Any], Terms]:
+    """The algorithm, its options as far as it reads them, and the terms around it."""
+    from vime_core.algorithms.options import known_options
+    from vime_core.algorithms.terms import Terms
+
+    supervised = config.train.loss_type == "sft_loss"
+    algorithm = plugins.algorithms.resolve("sft" if supervised else config.algorithm.advantage_estimator)()
+    return algorithm, known_options(config, algorithm), Terms.of(config)
+
+
+def _option_faults(config: Config, plugins: Any) -> list[str]:
+    """What only the algorithm and the corrections themselves can say of their options."""
+    from vime_core.algorithms.correction import corrections_of
+    from vime_core.algorithms.options import value_faults
+
+    algorithm, options, terms = _loss_of(config, plugins)
+    found = value_faults(algorithm, options)
+    try:
+        corrections_of(terms, plugins.corrections.resolve)
+    except ConfigError as error:
+        found += error.violations
+    return found

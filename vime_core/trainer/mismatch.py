@@ -34,25 +34,26 @@ def mismatch(batch: StepBatch, logp: torch.Tensor, *, detailed: bool = False) ->
         "train/missing_rollout_logprobs": float((mask & ~known).sum()),
     }
     if detailed:
-        metrics |= {f"train/mismatch_{name}": x for name, x in distances(SamplerRatio.of(batch, logp)).items()}
+        metrics |= {f"train/{name}": x for name, x in distances(SamplerRatio.of(batch, logp)).items()}
     return metrics
 
 
 def distances(ratio: SamplerRatio) -> dict[str, float]:
-    """Distances of the two policies, with log rho = old - mu. Token means: ``kl`` (of -log rho, an estimate of
-    KL(sampler, trainer)), ``k3_kl`` (rho - 1 - log rho), ``chi2_token`` (rho^2, less 1), ``ess`` of rho. Sample means,
-    over samples with a known token: ``log_ppl_diff`` (of the mean of -log rho), ``ppl_ratio`` (its exp), ``chi2_seq``
-    (exp(2 sum of log rho), less 1).
+    """Distances of the two policies, each as ``mismatch_<name>``; log rho = old - mu.
+
+    Token means: ``kl`` (of -log rho, an estimate of KL(sampler, trainer)), ``k3_kl`` (rho - 1 - log rho),
+    ``chi2_token`` (rho^2, less 1), and ``ess`` of rho. Sample means, over samples with a known token: ``log_ppl_diff``
+    (of the mean of -log rho), ``ppl_ratio`` (its exp), ``chi2_seq`` (exp(2 sum of log rho), less 1).
     """
     log, rho = ratio.log[ratio.known], ratio.rho[ratio.known]
     some = ratio.counts > 0
     gap = -ratio.means[some]
     return {
-        "kl": float(-log.mean()),
-        "k3_kl": float((rho - 1 - log).mean()),
-        "chi2_token": float(rho.square().mean() - 1),
-        "ess": effective_share(rho),
-        "log_ppl_diff": float(gap.mean()),
-        "ppl_ratio": float(gap.exp().mean()),
-        "chi2_seq": float((2 * ratio.bounded_sums[some]).exp().mean() - 1),
+        "mismatch_kl": float(-log.mean()),
+        "mismatch_k3_kl": float((rho - 1 - log).mean()),
+        "mismatch_chi2_token": float(rho.square().mean() - 1),
+        "mismatch_ess": effective_share(rho),
+        "mismatch_log_ppl_diff": float(gap.mean()),
+        "mismatch_ppl_ratio": float(gap.exp().mean()),
+        "mismatch_chi2_seq": float((2 * ratio.bounded_sums[some]).exp().mean() - 1),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from vime_core.config.facts import Facts, read_model
-from vime_core.config.rules import batches, companions, inputs, layout, learning, required, routing
+from vime_core.config.rules import batches, companions, inputs, layout, learning, needs, required, routing, terms
 from vime_core.config.sections import Config
 from vime_core.errors import ConfigError
 
@@ -20,6 +20,8 @@ RULES: tuple[Rule, ...] = (
     *inputs.RULES,
     *companions.RULES,
     *learning.RULES,
+    *needs.RULES,
+    *terms.RULES,
     *batches.RULES,
     *layout.RULES,
     *routing.RULES,

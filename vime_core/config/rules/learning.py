@@ -75,13 +75,6 @@ def _reads(known: Iterable[str]) -> str:
     return f"(it reads: {', '.join(known) or 'no options'})"
 
 
-def needs_are_met(config: Config, facts: Facts) -> str | None:
-    if is_sft(config) or facts.needs is None or facts.supplies is None or facts.needs <= facts.supplies:
-        return None
-    lacking = ", ".join(sorted(facts.needs - facts.supplies))
-    return f"{said(config, 'advantage_estimator')} needs {lacking}, which the trainer cannot supply here"
-
-
 def comparable_log_probs(config: Config, facts: Facts) -> Iterator[str]:
     """The trainer's log-probs are those of the whole distribution."""
     if is_sft(config):
@@ -127,7 +120,6 @@ RULES = (
     loss_and_rollout,
     labels_for_sft,
     unread_options,
-    needs_are_met,
     comparable_log_probs,
     aggregation,
     group_reward,

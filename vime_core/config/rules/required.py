@@ -60,6 +60,9 @@ AT_LEAST_ZERO = (
     "eval_temperature",
     "engine_retries",
     "sync_canary_tolerance",
+    "critic_lr",
+    "num_critic_only_steps",
+    "opsm_delta",
     "eps_clip",
     "eps_clip_high",
 )

@@ -17,6 +17,12 @@ def value_of(config: Config, name: str) -> Any:
     raise KeyError(name)
 
 
+def given(config: Config, name: str) -> bool:
+    """Somebody asked for it: it did not come from the defaults, and it is not a switch that is off."""
+    value = value_of(config, name)
+    return config.provenance.get(name, "default") != "default" and value is not None and value is not False
+
+
 def said(config: Config, *names: str) -> str:
     """``--lr 1e-05 (flag --lr) and --min-lr 0.1 (default)``."""
     return " and ".join(_one(config, name) for name in names)

@@ -1,0 +1,115 @@
+"""Terms that the framework puts around an algorithm: KL in the loss, corrections, distillation, penalties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from vime_core.config.catalogue import as_flag
+from vime_core.config.facts import Facts
+from vime_core.config.rules.said import given, said, value_of
+from vime_core.config.sections import Config
+
+#: option -> the option without which nobody reads it
+SWITCHES: Mapping[str, str] = {
+    "kl_loss_coef": "use_kl_loss",
+    "kl_loss_type": "use_kl_loss",
+    "use_unbiased_kl": "use_kl_loss",
+    "tis_clip": "use_tis",
+    "tis_clip_low": "use_tis",
+    "correction_options": "correction",
+    "opsm_delta": "use_opsm",
+    "opd_kl_coef": "use_opd",
+    "overlong_penalty_factor": "overlong_buffer_len",
+}
+
+
+def _supervised(config: Config) -> bool:
+    """A supervised stage shares its flags with others and has no terms."""
+    return config.train.loss_type == "sft_loss"
+
+
+def switched_on(config: Config, facts: Facts) -> Iterator[str]:
+    """An option that only another one brings to life."""
+    if _supervised(config):
+        return
+    for name, switch in SWITCHES.items():
+        if given(config, name) and not value_of(config, switch):
+            yield f"{said(config, name)} is not read without {as_flag(switch)}"
+
+
+def kl_in_one_place(config: Config, facts: Facts) -> str | None:
+    a = config.algorithm
+    if not a.use_kl_loss or _supervised(config):
+        return None
+    if a.kl_coef:
+        return f"{said(config, 'kl_coef', 'use_kl_loss')} put the KL in the reward and in the loss; choose one"
+    if a.algorithm_options.get("kl_coef"):
+        return f"--algorithm-options kl_coef and {said(config, 'use_kl_loss')} put the KL in both; choose one"
+    return None
+
+
+def kl_loss_pulls(config: Config, facts: Facts) -> Iterator[str]:
+    """The term has a weight, and a gradient that is not zero on average."""
+    a = config.algorithm
+    if not a.use_kl_loss or _supervised(config):
+        return
+    if a.kl_loss_coef <= 0:
+        yield f"{said(config, 'kl_loss_coef')} must be above 0 with {said(config, 'use_kl_loss')}"
+    if a.kl_loss_type == "k1" and not a.use_unbiased_kl:
+        yield (
+            f"{said(config, 'kl_loss_type')} as a loss pulls nowhere: the gradient of logp - ref_logp is zero on "
+            "average; give --kl-loss-type k2 (reverse KL) or k3 (forward KL), or --use-unbiased-kl"
+        )
+
+
+def one_correction(config: Config, facts: Facts) -> Iterator[str]:
+    """One correction at most besides OPSM, and one that has something to correct."""
+    a = config.algorithm
+    chosen = [name for name in ("use_tis", "correction", "use_opsm") if value_of(config, name)]
+    if not chosen or _supervised(config):
+        return
+    if a.use_tis and a.correction is not None:
+        yield f"{said(config, 'use_tis', 'correction')} are two corrections of one gap; give one of them"
+    if a.use_opsm and a.correction == "opsm":
+        yield f"{said(config, 'use_opsm', 'correction')} are the same; give one of them"
+    if a.use_tis and not 0 <= a.tis_clip_low <= a.tis_clip:
+        yield f"{said(config, 'tis_clip_low', 'tis_clip')} must be bounds: 0 <= low <= high"
+    if a.use_rollout_logprobs:
+        yield (
+            f"{said(config, *chosen)}: nothing is left to correct where {said(config, 'use_rollout_logprobs')} makes "
+            "the sampler the old policy; give one of them"
+        )
+    if "rollout_logp" in (facts.reads or ()):
+        yield f"{said(config, *chosen)}: {said(config, 'advantage_estimator')} compares with the sampler itself"
+
+
+def one_teacher(config: Config, facts: Facts) -> Iterator[str]:
+    """The teacher's term is there once, and nothing rescales it away."""
+    a, own = config.algorithm, "teacher_logp" in (facts.reads or ())
+    if _supervised(config):
+        return
+    if a.use_opd and own:
+        yield f"{said(config, 'advantage_estimator')} has a teacher's term already; leave out {said(config, 'use_opd')}"
+    if a.use_opd and a.opd_kl_coef <= 0:
+        yield f"{said(config, 'opd_kl_coef')} must be above 0"
+    if a.normalize_advantages and own:
+        yield (
+            f"{said(config, 'normalize_advantages')} would rescale the teacher's term of "
+            f"{said(config, 'advantage_estimator')} away; leave it out"
+        )
+
+
+def overlong(config: Config, facts: Facts) -> Iterator[str]:
+    """The penalty begins inside the response, and somebody reads the reward it goes into."""
+    buffer, longest = config.algorithm.overlong_buffer_len, config.rollout.rollout_max_response_len
+    if not buffer or _supervised(config):
+        return
+    if longest is not None and not 0 < buffer < longest:
+        yield f"{said(config, 'overlong_buffer_len')} must be above 0 and below {said(config, 'rollout_max_response_len')}"
+    if config.algorithm.overlong_penalty_factor <= 0:
+        yield f"{said(config, 'overlong_penalty_factor')} must be above 0"
+    if facts.reads is not None and "reward" not in facts.reads:
+        yield f"{said(config, 'overlong_buffer_len')}: {said(config, 'advantage_estimator')} reads no reward"
+
+
+RULES = (switched_on, kl_in_one_place, kl_loss_pulls, one_correction, one_teacher, overlong)
