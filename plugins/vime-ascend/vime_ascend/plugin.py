@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from vime_core import DeviceBackend, hookimpl
 
 if TYPE_CHECKING:
-    from vime_core import Config
+    from vime_core import Config, WeightSync
+    from vime_core.interfaces.weight_sync import Topology
     from vime_core.options import Options
     from vime_core.registry import Registry
 
@@ -24,6 +25,22 @@ def vime_register_device_backends(registry: Registry[type[DeviceBackend]]) -> No
         priority=50,
         available="vime_ascend.probe:present",
     )
+
+
+@hookimpl
+def vime_register_weight_syncs(registry: Registry[type[WeightSync]]) -> None:
+    registry.add("hccl", "vime_ascend.sync.hccl:HcclSync", summary="buckets from NPU to NPU by HCCL")
+    registry.add(
+        "npu_ipc", "vime_ascend.sync.ipc:NpuIpcSync", summary="buckets in device memory that two processes share"
+    )
+    registry.add("stream", "vime_ascend.sync.gloo:StreamGlooSync", summary="the same buckets over gloo, without an NPU")
+
+
+@hookimpl
+def vime_choose_weight_sync(topology: Topology) -> str | None:
+    if topology.device_type != "npu" or topology.external_engines:
+        return None
+    return "npu_ipc" if topology.colocated else "hccl"
 
 
 @hookimpl

@@ -1,0 +1,124 @@
+"""Named tensors in and out of flat runs of bytes.
+
+One bucket holds tensors of one element size, each at a multiple of 64 bytes: so a view of any of them is aligned, and
+two versions of a bucket can be compared element by element. A tensor lies in one bucket as a whole; one that is larger
+than a bucket has a bucket of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vime_core.engine.manifest import TensorEntry, aligned
+from vime_core.errors import SyncError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """``flat`` [n] uint8 with the tensors of ``entries`` in it; ``width`` is the bytes of one element."""
+
+    entries: tuple[TensorEntry, ...]
+    flat: torch.Tensor
+    width: int
+
+    def table(self) -> bytes:
+        """The entries as JSON, in columns."""
+        columns = {
+            "width": self.width,
+            "names": [entry.name for entry in self.entries],
+            "dtypes": [entry.dtype for entry in self.entries],
+            "shapes": [list(entry.shape) for entry in self.entries],
+            "offsets": [entry.offset for entry in self.entries],
+        }
+        return json.dumps(columns, separators=(",", ":")).encode()
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Views into ``flat``."""
+        import torch
+
+        for entry in self.entries:
+            raw = self.flat[entry.offset : entry.offset + entry.nbytes]
+            yield entry.name, raw.view(getattr(torch, entry.dtype)).view(entry.shape)
+
+
+def entries_of(table: bytes, size: int) -> tuple[tuple[TensorEntry, ...], int]:
+    """(entries, width) of a table; every entry lies within ``size`` bytes.
+
+    Raises:
+        SyncError: the table is none, or points outside of its bucket.
+    """
+    try:
+        columns = json.loads(table)
+        rows = zip(columns["names"], columns["dtypes"], columns["shapes"], columns["offsets"], strict=True)
+        entries = tuple(TensorEntry(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in rows)
+        end = max((entry.offset + entry.nbytes for entry in entries), default=0)
+        width = int(columns["width"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise SyncError(f"a bucket's table cannot be read ({type(error).__name__}: {error})") from error
+    if end > size or any(entry.offset < 0 for entry in entries):
+        raise SyncError(f"a bucket's table needs {end} bytes, the bucket has {size}")
+    return entries, width
+
+
+class Packer:
+    """Copies tensors into buckets as they come, and keeps none of them.
+
+    Args:
+        size: bytes of a bucket.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = aligned(size)
+        self._open: dict[int, _Open] = {}
+        self._spare: dict[int, torch.Tensor] = {}
+
+    def pack(self, named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Bucket]:
+        """Buckets as they fill, then the rest. A bucket is valid until the next one is asked for."""
+        for name, tensor in named:
+            width = tensor.element_size()
+            nbytes = tensor.numel() * width
+            mine = self._open.get(width)
+            if mine is not None and mine.end + aligned(nbytes) > mine.flat.numel():
+                yield self._close(width)
+            self._opened(width, nbytes, tensor).add(name, tensor)
+        for width in sorted(self._open):
+            yield self._close(width)
+
+    def _opened(self, width: int, nbytes: int, like: torch.Tensor) -> _Open:
+        import torch
+
+        if width not in self._open:
+            flat = self._spare.get(width)
+            if flat is None or flat.numel() < aligned(nbytes) or flat.device != like.device:
+                flat = torch.empty(max(self.size, aligned(nbytes)), dtype=torch.uint8, device=like.device)
+                if flat.numel() == self.size:  # an outsized one is used once
+                    self._spare[width] = flat
+            self._open[width] = _Open(flat)
+        return self._open[width]
+
+    def _close(self, width: int) -> Bucket:
+        mine = self._open.pop(width)
+        return Bucket(tuple(mine.entries), mine.flat[: mine.end], width)
+
+
+class _Open:
+    """A bucket that is being filled. Gaps are zero, so that equal tensors give equal bytes."""
+
+    def __init__(self, flat: torch.Tensor) -> None:
+        self.flat, self.end = flat, 0
+        self.entries: list[TensorEntry] = []
+        flat.zero_()
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        import torch
+
+        raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        self.flat[self.end : self.end + raw.numel()].copy_(raw)
+        self.entries.append(TensorEntry(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), self.end))
+        self.end = aligned(self.end + raw.numel())

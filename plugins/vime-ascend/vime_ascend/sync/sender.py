@@ -1,0 +1,112 @@
+"""The trainer's end: walks through the export once, and each bucket is on its way before the next tensor is asked for.
+
+At no time does it hold more than a bucket for each element size and one tensor (and, for deltas, the version before).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from vime_ascend.sync import delta, wire
+from vime_ascend.sync.bucket import Bucket, Packer
+from vime_ascend.sync.channel import Channel, Connect, Terms
+from vime_ascend.sync.checksum import Digest
+from vime_core.engine.manifest import Manifest, TensorEntry
+from vime_core.errors import SyncError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class StreamPublisher:
+    """Made once a sending rank. :meth:`open` says where to meet, :meth:`publish` sends.
+
+    Args:
+        kind: name of the carrier, for the manifest.
+        connect: makes the channel.
+        bucket: bytes of a bucket.
+        deltas: send changes where they are fewer bytes; keeps a copy of the version before in host memory.
+        fault: number of the sync (from 1) in which one byte is changed after its digest was taken; 0 is none.
+    """
+
+    def __init__(self, kind: str, connect: Connect, bucket: int, deltas: bool = False, fault: int = 0) -> None:
+        self.kind, self._connect, self._deltas, self._fault = kind, connect, deltas, fault
+        self._packer = Packer(bucket)
+        self._terms: Terms = {}
+        self._channel: Channel | None = None
+        self._former: dict[int, Bucket] = {}
+        self._former_version = 0
+        self._count = 0
+
+    def open(self, terms: Terms) -> None:
+        """Where and with whom to meet in the next :meth:`publish`. The same group as before keeps its channel."""
+        if self._channel is not None and terms.get("group") != self._terms.get("group"):
+            self._channel.close()
+            self._channel = None
+        self._terms = dict(terms)
+
+    def publish(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> Manifest:
+        """Send the tensors as ``version`` to everybody in the group; what was sent.
+
+        Raises:
+            SyncError, DeadlineError: not everybody has it.
+        """
+        self._count += 1
+        channel = self._joined()
+        try:
+            return self._stream(channel, named_tensors, version)
+        except BaseException as error:
+            self._former.clear()
+            if channel.alive:
+                text = f"{type(error).__name__}: {error}"
+                wire.send(channel, wire.Packet(wire.FAILED, version, json.dumps({"error": text}).encode()))
+            raise
+
+    def broadcast(self, version: int, world: int) -> None:
+        """Nothing: :meth:`publish` has sent everything."""
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        self._former.clear()
+
+    # ---------------------------------------------------------------------------------------------------------
+    def _joined(self) -> Channel:
+        if not self._terms:
+            raise SyncError("weights cannot be sent: the sync has not said where to meet")
+        if self._channel is None or not self._channel.alive:
+            self._channel = self._connect(self._terms, 0)
+        return self._channel
+
+    def _stream(self, channel: Channel, named: Iterable[tuple[str, torch.Tensor]], version: int) -> Manifest:
+        digest, entries, start = Digest(), list[TensorEntry](), 0
+        base = self._terms.get("base")
+        usable = self._deltas and base is not None and base == self._former_version
+        kept: dict[int, Bucket] = {}
+        for number, bucket in enumerate(self._packer.pack(named)):
+            digest.update(bucket.table(), bucket.flat)
+            entries += [TensorEntry(e.name, e.dtype, e.shape, start + e.offset) for e in bucket.entries]
+            start += bucket.flat.numel()
+            former = self._former.get(number) if usable else None
+            if self._deltas:
+                kept[number] = Bucket(bucket.entries, bucket.flat.cpu().clone(), bucket.width)
+            if self._count == self._fault and number == 0 and bucket.flat.numel():
+                bucket.flat[0] ^= 0xFF
+            wire.send(channel, self._packet(bucket, former, version))
+        facts: dict[str, Any] = {"digest": digest.hexdigest(), "names": len(entries)}
+        wire.send(channel, wire.Packet(wire.END, version, json.dumps(facts).encode()))
+        self._former, self._former_version = kept, version
+        return Manifest(version, self.kind, facts["digest"], start, tuple(entries), {})
+
+    def _packet(self, bucket: Bucket, former: Bucket | None, version: int) -> wire.Packet:
+        if former is not None and former.entries == bucket.entries:
+            old = former.flat.to(bucket.flat.device)
+            changes = delta.encode(old, bucket.flat, bucket.width)
+            if changes is not None:
+                flat, count = changes
+                base = self._former_version
+                return wire.Packet(wire.DELTA, version, bucket.table(), flat, count=count, base=base)
+        return wire.Packet(wire.WHOLE, version, bucket.table(), bucket.flat)

@@ -1,0 +1,92 @@
+"""The driver's end: engines listen while the trainer sends, then the core's transaction decides.
+
+The transaction is the core's own (digest, names, canary, commit or back). What differs is that there is nothing to
+describe beforehand: an announcement goes to the engines, the description travels with the bytes, and trainer and every
+engine must come to the same digest.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vime_core.errors import Interrupted, SyncError, VimeError
+from vime_core.interfaces.weight_sync import EngineProof
+from vime_core.weights.transaction import TransactionalSync
+
+if TYPE_CHECKING:
+    from vime_core import Config
+    from vime_core.engine.gloo_link import MeetingPoint
+    from vime_core.engine.manifest import Manifest
+
+
+class StreamSync(TransactionalSync):
+    """Set ``kind``, ``publisher`` and ``receiver``."""
+
+    #: the carrier's name
+    kind: ClassVar[str]
+    supports_multi_node: ClassVar[bool] = True
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self._point: MeetingPoint | None = None
+        self._group = ""
+        self._committed: int | None = None
+
+    def deliver(
+        self, trainer: Any, engines: Any, version: int, phases: dict[str, float]
+    ) -> tuple[Manifest, list[EngineProof]]:
+        from vime_core.engine.manifest import Manifest
+
+        terms = self._terms(engines)
+        base, self._committed = self._committed, None
+        trainer.open({**terms, "base": base})
+        announced = Manifest(version, self.kind, "", 0, (), terms)
+        with ThreadPoolExecutor(1, thread_name_prefix="vime-sync") as pool:
+            sending = pool.submit(trainer.publish, version)
+            refused = None
+            try:
+                proofs = engines.apply(announced)
+            except SyncError as error:
+                refused = error
+            try:
+                manifest = sending.result()
+            except Interrupted:
+                raise
+            except VimeError as error:
+                self._group = ""  # who has heard what is not known: the next push meets anew
+                raise SyncError(f"{refused}; the trainer: {error}" if refused else f"the trainer: {error}") from error
+        if refused is not None:
+            self._group = ""
+            raise refused
+        return manifest, proofs
+
+    def committed(self, version: int) -> None:
+        self._committed = version
+
+    def close(self) -> None:
+        super().close()
+        if self._point is not None:
+            self._point.close()
+            self._point = None
+
+    def _terms(self, engines: Any) -> Mapping[str, Any]:
+        from vime_core.engine.gloo_link import MeetingPoint
+        from vime_core.engine.ports import reachable_host
+
+        if self._point is None:
+            self._point = MeetingPoint(reachable_host())
+            self._point.open()
+        if not self._group:
+            self._group = f"{self.kind}-{uuid.uuid4().hex[:12]}"
+        sync = self.config.sync
+        return {
+            "host": self._point.host,
+            "port": self._point.port,
+            "group": self._group,
+            "world": 1 + sum(engines.workers),
+            "bucket": sync.update_weight_buffer_size,
+            "timeout": sync.vllm_weight_transfer_timeout_sec,
+        }
