@@ -11,7 +11,6 @@ from vime_core.config.fill import placeholders
 from vime_core.config.rules.said import said, value_of
 from vime_core.config.sections import Config
 
-
 #: they take the policy's place
 _ALIKE = ("ref_load", "opd_teacher_load")
 
