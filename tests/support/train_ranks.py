@@ -9,6 +9,7 @@ step's loss is computed from).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import socket
@@ -51,7 +52,8 @@ def make_config(sections: dict[str, dict[str, Any]], world: int) -> Any:
     config = config.replace("train", use_dynamic_batch_size=True, max_tokens_per_gpu=128)
     config = config.replace("megatron", lr=1e-3)
     for section, values in sections.items():
-        config = config.replace(section, **values)
+        more = section == "megatron_extra"
+        config = dataclasses.replace(config, megatron_extra=values) if more else config.replace(section, **values)
     return config
 
 

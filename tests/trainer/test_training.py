@@ -92,6 +92,20 @@ def test_two_ranks_equal_one(models: dict[str, str], layout: dict[str, Any]) -> 
 
 
 @pytest.mark.slow
+def test_overlapped_communication_changes_nothing(models: dict[str, str]) -> None:
+    """Several micro-batches, whose gradients are reduced once, and a reference that is swapped in after each update."""
+    shared = {
+        "megatron": {"use_distributed_optimizer": True},
+        "algorithm": {"use_kl_loss": True},
+        "train": {**DYNAMIC, "max_tokens_per_gpu": 64},
+    }
+    overlap = {"megatron_extra": {"overlap_grad_reduce": True, "overlap_param_gather": True}}
+    got, want = (train(models["qwen3"], json.dumps(sections), 2) for sections in (shared | overlap, shared))
+    assert_same(got, want)
+    assert [row["train/kl_loss"] for row in got["rows"]] == [row["train/kl_loss"] for row in want["rows"]]
+
+
+@pytest.mark.slow
 def test_experts_over_two_ranks_equal_one(models: dict[str, str]) -> None:
     got = train(models["qwen3_moe"], megatron(expert_model_parallel_size=2), 2)
     assert_same(got, train(models["qwen3_moe"], "{}", 1))

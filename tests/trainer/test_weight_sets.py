@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.support.train_ranks import free_port
 from vime_core.errors import CheckpointError, TrainerError
 
 KINDS = {
@@ -22,21 +20,6 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    spec = importlib.util.spec_from_file_location("support_models", Path(__file__).parents[1] / "support" / "models.py")
-    assert spec is not None
-    assert spec.loader is not None
-    models = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(models)
-    root = tmp_path_factory.mktemp("models")
-    made = {
-        name: models.build_model(root / name, "qwen3", seed=seed) for name, seed in {"policy": 0, "other": 1}.items()
-    }
-    made["shallow"] = models.build_model(root / "shallow", "qwen3", num_hidden_layers=1)
-    return {name: str(path) for name, path in made.items()}
-
-
-@pytest.fixture(scope="module")
 def world() -> Iterator[Any]:
     """Process groups of one rank, and the device."""
     from vime_core.config.sections import Config
@@ -44,10 +27,7 @@ def world() -> Iterator[Any]:
     from vime_core.trainer.parallel import destroy_parallel, init_parallel
 
     device = Plugins.load(autoload=False).choose_device("cpu").load()()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    init_parallel(Config(), device, 0, 1, "127.0.0.1", port)
+    init_parallel(Config(), device, 0, 1, "127.0.0.1", free_port())
     yield device
     destroy_parallel()
 
