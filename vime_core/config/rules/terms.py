@@ -105,7 +105,8 @@ def overlong(config: Config, facts: Facts) -> Iterator[str]:
     if not buffer or _supervised(config):
         return
     if longest is not None and not 0 < buffer < longest:
-        yield f"{said(config, 'overlong_buffer_len')} must be above 0 and below {said(config, 'rollout_max_response_len')}"
+        limit = said(config, "rollout_max_response_len")
+        yield f"{said(config, 'overlong_buffer_len')} must be above 0 and below {limit}"
     if config.algorithm.overlong_penalty_factor <= 0:
         yield f"{said(config, 'overlong_penalty_factor')} must be above 0"
     if facts.reads is not None and "reward" not in facts.reads:
