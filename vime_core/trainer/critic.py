@@ -16,7 +16,7 @@ import torch
 from vime_core.errors import CheckpointError, TrainerError
 from vime_core.trainer.critic_loss import micro_value_loss, value_quality
 from vime_core.trainer.model import MegatronModel
-from vime_core.trainer.optimizer import Optimizer
+from vime_core.trainer.optimizer import Optimizer, mean_of_steps
 from vime_core.trainer.passes import Micro, Sweep
 from vime_core.trainer.value_head import CriticHead, response_values
 
@@ -99,7 +99,7 @@ class Critic:
         old, returns = batch.t("values"), prepared.returns
         done = [self._update(prepared, plan, (old, returns), value_clip) for plan in plans]
         found = value_quality(old, returns, prepared.mask) if self.sweep.layout.is_last_stage else {}
-        return {f"train/{name}": value for name, value in {**found, **_mean(done)}.items()}
+        return {f"train/{name}": value for name, value in found.items()} | _named(mean_of_steps(done))
 
     def _update(self, prepared: Prepared, plan: StepPlan, columns: Sequence[torch.Tensor], clip: float) -> _Metrics:
         """One optimizer step; columns: [R] each, old values and returns."""
@@ -115,8 +115,7 @@ class Critic:
 
         micro_batches = plan.micro_batches[self.sweep.layout.dp_rank]
         parts = self.sweep.through(prepared.batch, micro_batches, response_values, loss, gradient=True)
-        moved = {f"critic-{name}": value for name, value in self.optimizer.step().items()}
-        return {**self.sweep.total(parts), **moved}
+        return {**self.sweep.total(parts), **self.optimizer.step()}
 
     def _check_tokens(self, batch: StepBatch) -> None:
         largest = int(batch.tokens.max())
@@ -169,11 +168,6 @@ class Critic:
         self.model.save_hf(folder)
 
 
-def _mean(done: Sequence[_Metrics]) -> dict[str, float]:
-    """Metrics averaged over optimizer steps; skipped ones are counted."""
-    names = {name for one in done for name in one}
-    values = {name: [one[name] for one in done if name in one] for name in names}
-    means = {name: sum(x) / len(x) for name, x in values.items()}
-    means["critic-skipped_steps"] = sum(values["critic-skipped"])
-    means.pop("critic-skipped")
-    return means
+def _named(metrics: _Metrics) -> dict[str, float]:
+    """Under catalogue names: those of an update are told apart from the policy's."""
+    return {f"train/{name}" if name.startswith("value_") else f"train/critic-{name}": x for name, x in metrics.items()}

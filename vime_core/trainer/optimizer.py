@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,16 @@ class Optimizer:
                 param.data.copy_(mine.pop("param"))
                 if mine:
                     optimizer.state[param] = {k: v.clone() for k, v in mine.items()}
+
+
+def mean_of_steps(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Metrics averaged over the optimizer steps of one rollout step; skipped ones are counted, not averaged."""
+    names = {name for one in done for name in one}
+    values = {name: [one[name] for one in done if name in one] for name in names}
+    means = {name: sum(x) / len(x) for name, x in values.items()}
+    means["skipped_steps"] = sum(values["skipped"])
+    means.pop("skipped")
+    return means
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
