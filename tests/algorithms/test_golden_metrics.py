@@ -114,5 +114,12 @@ def test_what_is_missing_is_counted_and_not_compared() -> None:
     assert "train/mismatch_kl" not in mismatch(batch, torch.zeros(3))
 
 
+def test_some_samples_alone() -> None:
+    batch = small_batch([[1], [1]], rollout_logp=[-1.0, -1.0])
+    logp = torch.tensor([-1.5, -3.0])
+    assert mismatch(batch, logp, samples=[0])["train/train_rollout_logprob_abs_diff"] == 0.5
+    assert mismatch(batch, logp, samples=[1, 0])["train/train_rollout_logprob_abs_diff"] == 1.25
+
+
 def test_supervised_data_has_no_sampler() -> None:
     assert mismatch(small_batch([[1]]), torch.zeros(1), detailed=True) == {}

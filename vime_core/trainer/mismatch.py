@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_share
@@ -12,17 +15,23 @@ if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
 
 
-def mismatch(batch: StepBatch, logp: torch.Tensor, *, detailed: bool = False) -> dict[str, float]:
+def mismatch(
+    batch: StepBatch, logp: torch.Tensor, *, samples: Sequence[int] | None = None, detailed: bool = False
+) -> dict[str, float]:
     """Over trainable tokens that the sampler has a log-prob for.
 
     Args:
         logp: [R] the trainer's log-probs before the step.
+        samples: look at these only; default: all.
         detailed: add :func:`distances`.
 
     Returns:
         ``train/train_rollout_logprob_abs_diff`` (mean of ``|old - mu|``, natural log), its ``/max``, and
         ``train/missing_rollout_logprobs`` (trainable tokens without a sampler log-prob). Empty for supervised data.
     """
+    if samples is not None:
+        here = np.isin(np.arange(len(batch)), samples)
+        batch = replace(batch, mask=batch.mask & here[batch.seg().numpy()])
     mask, mu = batch.t("mask"), batch.t("rollout_logp")
     known = mask & torch.isfinite(mu)
     if not bool(known.any()):

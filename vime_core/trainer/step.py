@@ -98,12 +98,16 @@ class TrainStep:
         metrics |= self.passes.replay.metrics()
         if self.passes.layout.is_last_stage:
             logp = self._collected(prepared.batch, done)
-            before = prepared.batch.old_logp is not None and not self.terms.use_rollout_logprobs
-            current = prepared.batch.t("old_logp") if before else logp
-            metrics |= mismatch(prepared.batch, current, detailed=self.terms.get_mismatch_metrics)
+            metrics |= self._mismatch(prepared.batch, logp, plans)
             if self.record is not None:
                 self.record.write(step, batch, prepared, plans, logp, [one.metrics for one in done])
         return metrics
+
+    def _mismatch(self, batch: StepBatch, logp: torch.Tensor, plans: Sequence[StepPlan]) -> dict[str, float]:
+        """By the log-probs before the step: the old ones, else those that the first optimizer step met."""
+        if batch.old_logp is not None and not self.terms.use_rollout_logprobs:
+            return mismatch(batch, batch.t("old_logp"), detailed=self.terms.get_mismatch_metrics)
+        return mismatch(batch, logp, samples=plans[0].samples, detailed=self.terms.get_mismatch_metrics)
 
     def _plan(self, batch: StepBatch) -> list[StepPlan]:
         train, layout = self.config.train, self.passes.layout

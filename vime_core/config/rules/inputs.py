@@ -13,7 +13,15 @@ from vime_core.config.rules.said import said, value_of
 from vime_core.config.sections import Config
 
 #: options that take ``file.py:function``
-_CODE = ("prepare", "rollout_function", "reward", "eval_reward", "dynamic_sampling_filter_path", "advantage_estimator")
+_CODE = (
+    "prepare",
+    "rollout_function",
+    "reward",
+    "eval_reward",
+    "dynamic_sampling_filter_path",
+    "advantage_estimator",
+    "correction",
+)
 
 
 def checkpoint_folder(config: Config, facts: Facts) -> str | None:
