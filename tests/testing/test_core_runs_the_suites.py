@@ -35,6 +35,7 @@ class TestCuda(PluginSuite):
     plugin = "cuda"
 
 
+@pytest.mark.slow  # imports Megatron; the fast tier has a device beside it in test_wrong_fakes
 class TestCpu(DeviceSuite):
     target = "core/cpu"
 

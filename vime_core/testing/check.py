@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -44,8 +45,9 @@ def check(specs: Sequence[str], say: Say = print) -> int:
     if not names:
         say("no plugins are installed; vime plugins check core checks what is built in")
     failed = 0
-    for name in names:
-        for finding in findings(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of libraries that a device or an algorithm imports
+        for finding in (finding for name in names for finding in findings(name)):
             say(finding.line())
             failed += finding.outcome == "FAIL"
     if failed:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import PluginError
@@ -111,15 +111,19 @@ class PluginSuite(Suite):
         mine = (v for v in vars(member.plugin).values() if getattr(v, "__module__", None) == place)
         return member.owner.dist is None and any(callable(value) for value in mine)
 
-    @cached_property
+    @property
     def _fresh(self) -> dict[str, Any]:
         must(self.plugin, f"{type(self).__name__}.plugin is not set: give the plugin's name, pkg.mod or ./file.py")
-        path = os.pathsep.join(part for part in sys.path if part)
-        command = [sys.executable, "-m", "vime_core.testing.fresh", str(self.plugin)]
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("VIME_")}
-        done = subprocess.run(
-            command, env=environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=_DEADLINE
-        )
-        must(done.returncode == 0, "in a fresh interpreter: " + "".join(done.stderr.strip().splitlines()[-1:]))
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        return _examined(str(self.plugin))
+
+
+@cache
+def _examined(spec: str) -> dict[str, Any]:
+    """What :mod:`vime_core.testing.fresh` finds; once a plugin, since starting an interpreter is most of the cost."""
+    path = os.pathsep.join(part for part in sys.path if part)
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("VIME_")} | {"PYTHONPATH": path}
+    command = [sys.executable, "-m", "vime_core.testing.fresh", spec]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_DEADLINE)
+    must(done.returncode == 0, "in a fresh interpreter: " + "".join(done.stderr.strip().splitlines()[-1:]))
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_core.data.sample import Group, Sample, Status
@@ -173,18 +174,13 @@ class RolloutSuite(Suite):
         return bool(self.resolve().supervised)
 
     def _tokenizer(self) -> Any:
-        from vime_core.testing.tokenizer import byte_tokenizer
-
-        kind = type(self)
-        if "_shared_tokenizer" not in vars(kind):
-            kind._shared_tokenizer = byte_tokenizer()  # type: ignore[attr-defined]
-        return kind._shared_tokenizer  # type: ignore[attr-defined]
+        return _tokenizer()
 
     def _client(self, script: Script | str | None = None, stop_after: int | None = None) -> ScriptedClient:
         from vime_core.testing.client import ScriptedClient
 
-        own = type(self).__dict__.get("script", type(self).script)
-        return ScriptedClient(self._tokenizer(), own if script is None else script, stop_after=stop_after)
+        said = self.given("script") if script is None else script
+        return ScriptedClient(self._tokenizer(), said, stop_after=stop_after)
 
     def _group(self, number: int = 0) -> Group:
         from vime_core.testing.samples import make_sample
@@ -215,3 +211,11 @@ class RolloutSuite(Suite):
         for sample in samples:
             must(sample.response_tokens, f"{sample.name} came back without a response")
             must(sum(sample.loss_mask), f"{sample.name} has no token to train on")
+
+
+@cache
+def _tokenizer() -> Any:
+    """Made once a process: it takes longer than any of the checks."""
+    from vime_core.testing.tokenizer import byte_tokenizer
+
+    return byte_tokenizer()

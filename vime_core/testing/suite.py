@@ -46,15 +46,18 @@ class Suite:
 
         return Plugins.load([self.plugin] if self.plugin else [], autoload=False, strict=True, environ={})
 
+    def given(self, name: str) -> Any:
+        """A class attribute as it was written: a function is not bound to this object."""
+        value = inspect.getattr_static(self, name)
+        return value.__func__ if isinstance(value, staticmethod) else value
+
     def resolve(self) -> Any:
         """What ``target`` means.
 
         Raises:
             PluginError: it does not load, or is not what its kind asks for.
         """
-        target = inspect.getattr_static(self, "target")  # a function would be bound to this object
-        target = target.__func__ if isinstance(target, staticmethod) else target
-        name = type(self).__name__
+        target, name = self.given("target"), type(self).__name__
         must(target is not None, f"{name}.target is not set: give a registered name, pkg.mod:obj or the object itself")
         if not isinstance(target, str):
             return target
