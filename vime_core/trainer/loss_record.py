@@ -77,7 +77,7 @@ def _batch_columns(batch: StepBatch) -> dict[str, np.ndarray]:
 
 def _stage_columns(prepared: Prepared, plans: Sequence[StepPlan]) -> dict[str, np.ndarray]:
     weight = torch.zeros(prepared.batch.response_tokens, dtype=torch.float64)
-    optimizer_step = torch.full((len(prepared.batch),), -1, dtype=torch.int64)
+    optimizer_step = torch.zeros(len(prepared.batch), dtype=torch.int64)
     for number, plan in enumerate(plans):
         weight += prepared.weight(plan.samples)  # 0 outside the plan, and a sample is in one plan only
         optimizer_step[torch.as_tensor(plan.samples, dtype=torch.int64)] = number

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vime_core.algorithms.loss import micro_loss
-from vime_core.algorithms.metrics import Pair, add_pairs, finish, from_vector, to_vector
 from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
 from vime_core.algorithms.share import MicroShare
 from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
 from vime_core.batch.plan import StepPlan, plan_steps
 from vime_core.trainer.mismatch import mismatch
+from vime_core.trainer.optimizer import mean_of_steps
 
 if TYPE_CHECKING:
     from vime_core.algorithms.correction import Correction
+    from vime_core.algorithms.metrics import Pair
     from vime_core.batch.step_batch import StepBatch
     from vime_core.config.sections import Config
     from vime_core.interfaces.algorithm import Algorithm
@@ -85,6 +86,7 @@ class TrainStep:
             return {}
         clock = time.monotonic()
         metrics = critic.train(prepared.batch, plans, prepared, self.options.get("value_clip", math.inf))
+        critic.model.settle()
         return {**metrics, "perf/critic_train_time": time.monotonic() - clock}
 
     def _train_policy(
@@ -93,7 +95,7 @@ class TrainStep:
         clock = time.monotonic()
         done = [self._optimizer_step(prepared, plan) for plan in plans]
         self.passes.model.settle()
-        metrics = {f"train/{name}": value for name, value in _mean(done).items()}
+        metrics = {f"train/{name}": value for name, value in mean_of_steps([one.metrics for one in done]).items()}
         metrics["perf/actor_train_time"] = time.monotonic() - clock
         metrics |= self.passes.replay.metrics()
         if self.passes.layout.is_last_stage:
@@ -150,7 +152,7 @@ class TrainStep:
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
         parts = self.passes.run(prepared.batch, mine, loss, gradient=True, entropy=self.terms.entropy_coef != 0.0)
-        return _Done({**self._reduced(parts), **self.optimizer.step()}, parts)
+        return _Done({**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}, parts)
 
     @property
     def _reduce(self) -> Any:
@@ -162,17 +164,6 @@ class TrainStep:
 
         group = parallel_state.get_context_parallel_group()
         return lambda x: all_reduce(x, group=group)
-
-    def _reduced(self, parts: Sequence[_Part]) -> dict[str, float]:
-        """Metrics of an optimizer step over all data and context ranks: added up, divided once."""
-        if not self.passes.layout.is_last_stage:
-            return {}
-        from megatron.core import parallel_state
-
-        pairs: dict[str, Pair] = add_pairs(part.pairs for part in parts)
-        vector = to_vector(pairs).to(self.passes.device)
-        torch.distributed.all_reduce(vector, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
-        return finish(from_vector(vector.cpu(), pairs))
 
     def _collected(self, batch: StepBatch, done: Sequence[_Done]) -> torch.Tensor:
         """[R] log-probs that the training passes computed on their way, each before its optimizer step."""
@@ -211,13 +202,3 @@ class _Done:
 
     metrics: dict[str, float]
     parts: Sequence[_Part]
-
-
-def _mean(done: Sequence[_Done]) -> dict[str, float]:
-    """Metrics averaged over the optimizer steps of one rollout step; skipped ones are counted, not averaged."""
-    names = {name for one in done for name in one.metrics}
-    values = {name: [one.metrics[name] for one in done if name in one.metrics] for name in names}
-    means = {name: sum(x) / len(x) for name, x in values.items()}
-    means["skipped_steps"] = sum(one.metrics["skipped"] for one in done)
-    means.pop("skipped")
-    return means
