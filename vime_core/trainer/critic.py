@@ -170,4 +170,5 @@ class Critic:
 
 def _named(metrics: _Metrics) -> dict[str, float]:
     """Under catalogue names: those of an update are told apart from the policy's."""
-    return {f"train/{name}" if name.startswith("value_") else f"train/critic-{name}": x for name, x in metrics.items()}
+    own = {name if name.startswith("value_") else f"critic-{name}": x for name, x in metrics.items()}
+    return {f"train/{name}": x for name, x in own.items()}
