@@ -1,9 +1,9 @@
 """The five-stage contract of an algorithm. The trainer reads these members and never a name.
 
 Total loss = sum over trainable tokens of ``w * correction * surrogate``, plus the trainer's own
-``w * kl_loss_coef * KL`` and ``- w * entropy_coef * H``. ``w`` comes from the aggregation's name, counted over the whole
-step before anything is packed, so loss and gradient do not depend on packing, order, data-parallel or context-parallel
-size.
+``w * kl_loss_coef * KL`` and ``- w * entropy_coef * H``. ``w`` comes from the aggregation's name, counted over the
+whole step before anything is packed, so loss and gradient do not depend on packing, order, data-parallel or
+context-parallel size.
 
 Shapes: N samples of one step, R response tokens of them end to end (no padding).
 """
