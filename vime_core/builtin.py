@@ -60,6 +60,7 @@ def vime_register_algorithms(registry: Registry[type[Algorithm]]) -> None:
         ("dppo", "dppo:Dppo", "GRPO with a trust region in probability, against the sampler"),
         ("rloo", "baselines:Rloo", "the baseline is the mean of the group's other tries"),
         ("opo", "baselines:Opo", "the baseline is the group's mean, weighted by length"),
+        ("maxrl", "baselines:MaxRl", "GRPO divided by the group's mean reward, so that rare successes count more"),
         ("reinforce", "reinforce:Reinforce", "plain policy gradient on returns"),
         ("reinforce_plus_plus", "reinforce:ReinforcePlusPlus", "returns whitened over the step, no critic"),
         (

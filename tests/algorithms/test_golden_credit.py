@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from vime_core.algorithms.baselines import Opo, Rloo
+from vime_core.algorithms.baselines import MaxRl, Opo, Rloo
 from vime_core.algorithms.common import whiten
 from vime_core.algorithms.grpo import Dapo, DrGrpo, Grpo
 from vime_core.algorithms.gspo import Gspo
@@ -60,11 +60,12 @@ def close(got: torch.Tensor, want: list[list[float]] | torch.Tensor, tolerance: 
         (DrGrpo(), {}, "grpo_nostd"),
         (Rloo(), {}, "rloo"),
         (Opo(), {}, "opo"),
+        (MaxRl(), {}, "maxrl"),
     ],
     ids=lambda x: getattr(x, "name", None),
 )
 def test_group_advantages(golden_algorithms: Golden, algorithm: Any, given: Any, name: str) -> None:
-    """A group of one gets 0 from all of them; the table lets OPO's keep its reward."""
+    """A group of one gets 0 from all of them; the table lets OPO's and MaxRL's keep its reward."""
     want = torch.tensor(golden_algorithms["group"][name])
     want[5] = 0.0
     close(credit(algorithm, golden_algorithms, **given), want[batch_of(golden_algorithms).seg()])
@@ -193,3 +194,9 @@ def test_equal_rewards_whiten_to_exactly_zero() -> None:
     batch = small_batch([[1, 1, 1]] * 7, reward=[tenth] * 7)
     for algorithm in (ReinforcePlusPlus(), ReinforcePlusPlusBaseline()):
         assert not algorithm.credit(batch, merge_options(algorithm, {})).any()
+
+
+def test_a_group_without_success_has_nothing_to_weigh() -> None:
+    """Dividing by a mean that is not above 0 would turn the sign of the advantage."""
+    batch = small_batch([[1]] * 4, reward=[-1.0, -3.0, 1.0, -1.0], group=[0, 0, 1, 1])
+    assert MaxRl().credit(batch, merge_options(MaxRl(), {})).tolist() == [0.0] * 4

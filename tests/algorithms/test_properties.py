@@ -90,6 +90,7 @@ SWITCHED: Mapping[str, Options] = {
     "dppo": {"eps_clip": 0.05, "eps_clip_high": 0.02},
     "rloo": {"eps_clip_high": 0.4, "eps_clip_c": 1.1},
     "opo": {"eps_clip": 0.0},
+    "maxrl": {"eps_clip_high": 0.28},
     "reinforce": {"gamma": 0.5},
     "reinforce_plus_plus": {**REWARD_KL, "gamma": 0.9},
     "reinforce_plus_plus_baseline": REWARD_KL,

@@ -1,4 +1,4 @@
-"""RLOO and OPO: other baselines of a group, nothing divided by a standard deviation."""
+"""RLOO, OPO and MaxRL: other baselines and scales of a group, nothing divided by a standard deviation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.algorithms.common import centred_rewards, spread_over_tokens, sum_by
+from vime_core.algorithms.common import STD_EPS, centred_rewards, spread_over_tokens, sum_by
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import PolicyAlgorithm
 from vime_core.interfaces.algorithm import Card
@@ -52,3 +52,25 @@ class Opo(PolicyAlgorithm):
         tokens = batch.trainable_counts().double() * stats.scored
         shift = sum_by(stats.index, tokens * centred) / sum_by(stats.index, tokens).clamp(min=1)
         return spread_over_tokens(batch, torch.where(stats.scored & (stats.std > 0), centred - shift, 0.0))
+
+
+class MaxRl(PolicyAlgorithm):
+    """Divides by the group's mean reward, so that rare successes count more."""
+
+    name = "maxrl"
+    card = Card(
+        title="Maximum Likelihood Reinforcement Learning",
+        source="Tajwar et al. 2026, arXiv 2602.02710",
+        advantage="(R - mean of the group) / (mean of the group + 1e-6)",
+        loss=CLIPPED,
+        notes=(
+            "Meant for rewards of 0 and 1, where the mean is the share of successes.",
+            "A group whose mean is not above 0 gets 0: the quotient would turn its sign. So does a group of one.",
+        ),
+    )
+    group_based = True
+
+    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+        centred, stats = centred_rewards(batch)
+        scaled = centred / (stats.mean.clamp(min=0.0) + STD_EPS)
+        return spread_over_tokens(batch, torch.where(stats.mean > 0, scaled, 0.0))
