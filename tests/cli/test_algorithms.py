@@ -44,7 +44,7 @@ def test_info_prints_the_card(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_info_of_a_path_without_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "mine.py"
+    file = tmp_path / "half_of_grpo.py"
     file.write_text(OWN)
     assert main(["algorithms", "info", f"{file}:Mine"]) == 0
     assert "Half of GRPO's advantage." in capsys.readouterr().out
