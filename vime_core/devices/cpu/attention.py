@@ -8,6 +8,7 @@ batches and back. Under context parallelism keys and values are gathered over th
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ class Stack:
     mask: torch.Tensor | None
     rows: torch.Tensor
     places: torch.Tensor
+
+    def to(self, device: torch.device) -> Stack:
+        """The same maps where the queries and keys are."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Stack(**{name: value if value is None else value.to(device) for name, value in values.items()})
 
 
 def plan(starts: Sequence[int], cp_rank: int = 0, cp_size: int = 1) -> list[Stack]:
@@ -138,19 +144,21 @@ class CoreAttention(torch.nn.Module):
         if attention_bias is not None:
             raise ConfigError("attention bias is not in the torch module spec")
         if packed_seq_params is not None:
-            return self._packed(query, key, value, self._plan(packed_seq_params)).flatten(1)
+            return self._packed(query, key, value, self._plan(packed_seq_params, query.device)).flatten(1)
         length, batch = query.shape[:2]
         q, k, v = (one.transpose(0, 1).flatten(0, 1) for one in (query, key, value))
         starts = [length * self.cp_group.size() * n for n in range(batch + 1)]
-        out = self._packed(q, k, v, plan(starts, self.cp_group.rank(), self.cp_group.size()))
+        stacks = [stack.to(q.device) for stack in plan(starts, self.cp_group.rank(), self.cp_group.size())]
+        out = self._packed(q, k, v, stacks)
         return out.flatten(1).unflatten(0, (batch, length)).transpose(0, 1).contiguous()
 
-    def _plan(self, params: PackedSeqParams) -> list[Stack]:
+    def _plan(self, params: PackedSeqParams, device: torch.device) -> list[Stack]:
         """The plan is the same in every layer, so it rides on the parameters of the micro-batch."""
         stacks: list[Stack] | None = getattr(params, "vime_plan", None)
         if stacks is None:
             starts = params.cu_seqlens_q if params.cu_seqlens_q_padded is None else params.cu_seqlens_q_padded
-            stacks = plan(starts.tolist(), self.cp_group.rank(), self.cp_group.size())
+            planned = plan(starts.tolist(), self.cp_group.rank(), self.cp_group.size())
+            stacks = [stack.to(device) for stack in planned]
             params.vime_plan = stacks
         return stacks
 
@@ -161,16 +169,18 @@ class CoreAttention(torch.nn.Module):
         pieces = [self._kernel(q, k, v, stack) for stack in stacks]
         rows = torch.cat([stack.rows for stack in stacks])
         inverse = torch.empty_like(rows)
-        inverse[rows] = torch.arange(len(rows))
+        inverse[rows] = torch.arange(len(rows), device=rows.device)
         return torch.cat(pieces).index_select(0, inverse)
 
     def _kernel(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, stack: Stack) -> torch.Tensor:
-        # The CPU kernel in bfloat16 takes up to five times as long going backward as in float32 (short sequences).
         dtype = q.dtype
         q, k, v = (
-            one.index_select(0, index.flatten()).unflatten(0, index.shape).transpose(1, 2).float()
+            one.index_select(0, index.flatten()).unflatten(0, index.shape).transpose(1, 2)
             for one, index in ((q, stack.queries), (k, stack.keys), (v, stack.keys))
         )
+        if q.device.type == "cpu":
+            # The CPU kernel in bfloat16 takes up to five times as long going backward as in float32 (short sequences).
+            q, k, v = q.float(), k.float(), v.float()
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=stack.mask, is_causal=stack.mask is None, scale=self.scale, enable_gqa=True
         )
