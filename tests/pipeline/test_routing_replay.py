@@ -63,7 +63,6 @@ def test_the_trainers_own_experts_are_replayed(tmp_path: Path, grpo: Options, st
     rows = run(tmp_path, grpo(use_routing_replay=True, num_steps_per_rollout=steps, lr=1e-2))
     for row in rows:
         assert 0 < row[GAP] <= 1e-5
-        assert row["perf/log_probs_time"] > 0.01
         assert (row[DIFF] == 0.0) == (steps == 1)  # before its first update a router chooses as it did
 
 
