@@ -11,6 +11,7 @@ import pytest
 from tests.support.runs import flags, step_rows, vime
 from vime_core.config.resolve import resolve
 from vime_core.errors import ConfigError, PluginError
+from vime_core.observe.loss_inputs import read_loss_inputs
 from vime_core.pipeline.checks import check_before_start
 from vime_core.plugins import Plugins
 
@@ -104,4 +105,5 @@ def test_the_sampler_as_the_old_policy(tmp_path: Path, grpo: Options) -> None:
     assert run.code == 0, run.text
     first = step_rows(tmp_path / "run")[0]
     assert 0.0 < first["train/train_rollout_logprob_abs_diff"] < 1e-2
-    assert first["perf/log_probs_time"] < 0.01
+    kept = read_loss_inputs(tmp_path / "run" / "loss", 0).columns
+    assert "old_logp" not in kept  # no pass was made for it

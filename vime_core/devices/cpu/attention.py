@@ -8,7 +8,6 @@ batches and back. Under context parallelism keys and values are gathered over th
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,8 +46,9 @@ class Stack:
 
     def to(self, device: torch.device) -> Stack:
         """The same maps where the queries and keys are."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Stack(**{name: value if value is None else value.to(device) for name, value in values.items()})
+        mask = None if self.mask is None else self.mask.to(device)
+        here = (self.queries.to(device), self.keys.to(device), mask)
+        return Stack(*here, self.rows.to(device), self.places.to(device))
 
 
 def plan(starts: Sequence[int], cp_rank: int = 0, cp_size: int = 1) -> list[Stack]:
