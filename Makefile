@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 export HF_HUB_OFFLINE = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: install quickstart smollm2 test test-all lint bench docs clean
+.PHONY: install quickstart smollm2 test test-all test-npu-emu lint bench docs clean
 
 $(VENV)/.installed: constraints/cpu.txt constraints/dev.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,9 @@ test: install              ## the fast tier, with a real end-to-end run
 
 test-all: install          ## everything
 	$(BIN)/python -m pytest
+
+test-npu-emu: install      ## torch-npu's real wheel over an emulated CANN; fetches 70 MB once, needs gcc
+	$(BIN)/python plugins/vime-ascend/tests/emulated/run.py .cache/npu-emu
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy -p vime_core -p vime_cli
