@@ -1,0 +1,91 @@
+"""The driver's end of a stream: who is told what, and what is said when trainer or engines fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from vime_ascend.sync.gloo import StreamGlooSync
+
+from vime_core import Config
+from vime_core.engine.manifest import Manifest
+from vime_core.errors import Interrupted, SyncError, TrainerError
+from vime_core.interfaces.weight_sync import EngineProof
+
+
+class Ends:
+    """Trainer and engines that note what they are asked, and fail on order."""
+
+    workers = (1, 2)
+
+    def __init__(self) -> None:
+        self.terms: list[dict[str, Any]] = []
+        self.trainer_fault: Exception | None = None
+        self.engine_fault: Exception | None = None
+
+    def open(self, terms: dict[str, Any]) -> None:
+        self.terms.append(terms)
+
+    def publish(self, version: int) -> Manifest:
+        if self.trainer_fault is not None:
+            raise self.trainer_fault
+        return Manifest(version, "stream", "d1", 0, (), {})
+
+    def apply(self, announced: Manifest) -> list[EngineProof]:
+        assert announced.digest == ""
+        assert announced.source["group"] == self.terms[-1]["group"]
+        if self.engine_fault is not None:
+            raise self.engine_fault
+        return [EngineProof("engine 0", announced.version, "d1", 0)]
+
+
+@pytest.fixture
+def sync():
+    made = StreamGlooSync(Config())
+    yield made
+    made.close()
+
+
+def deliver(sync: StreamGlooSync, ends: Ends, version: int) -> Any:
+    return sync.deliver(ends, ends, version, {})
+
+
+def test_both_ends_get_the_same_terms_and_the_base_only_after_a_commit(sync: StreamGlooSync) -> None:
+    ends = Ends()
+    deliver(sync, ends, 1)
+    deliver(sync, ends, 2)  # version 1 was not committed: nobody may build on it
+    sync.committed(2)
+    deliver(sync, ends, 3)
+    assert [terms["base"] for terms in ends.terms] == [None, None, 2]
+    assert len({terms["group"] for terms in ends.terms}) == 1
+    assert ends.terms[0]["world"] == 4
+
+
+@pytest.mark.parametrize(
+    ("trainer", "engine", "says"),
+    [
+        (TrainerError("rank 0 died"), None, "the trainer: rank 0 died"),
+        (None, SyncError("engine 1: names missing"), "engine 1: names missing"),
+        (TrainerError("rank 0 died"), SyncError("engine 1: no"), "engine 1: no; the trainer: rank 0 died"),
+    ],
+)
+def test_a_failure_is_a_sync_error_and_the_next_push_meets_anew(sync, trainer, engine, says) -> None:
+    ends = Ends()
+    deliver(sync, ends, 1)
+    sync.committed(1)
+    ends.trainer_fault, ends.engine_fault = trainer, engine
+    with pytest.raises(SyncError) as caught:
+        deliver(sync, ends, 2)
+    assert str(caught.value) == says
+    ends.trainer_fault = ends.engine_fault = None
+    deliver(sync, ends, 3)
+    groups = [terms["group"] for terms in ends.terms]
+    assert groups[0] == groups[1] != groups[2]
+    assert ends.terms[2]["base"] is None
+
+
+def test_a_stop_is_a_stop(sync: StreamGlooSync) -> None:
+    ends = Ends()
+    ends.trainer_fault = Interrupted(15)
+    with pytest.raises(Interrupted):
+        deliver(sync, ends, 1)
