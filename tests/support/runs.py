@@ -119,6 +119,10 @@ class Run:
         until(lambda: not self.processes(), seconds, "something of the run is left")
 
     @property
+    def temporary(self) -> Path:
+        return Path(self._temporary)
+
+    @property
     def litter(self) -> list[str]:
         """What lies in the run's temporary folder."""
         return sorted(os.listdir(self._temporary))

@@ -21,7 +21,7 @@ GRACE = 3.0
 #: last word of a driver that ends by itself
 ALIVE = b"alive"
 #: times that a killed driver's folder is looked for, once a second
-_REMOVALS = 5
+_REMOVALS = 12
 
 
 def children() -> set[str]:
