@@ -16,7 +16,7 @@ class VimeWorkerExtension:
     get_model: Callable[[], Any]
 
     def vime_receipt(self) -> str:
-        """JSON of this worker's :class:`~vime_core.engine.transfer.Outcome`."""
+        """JSON of this worker's :class:`~vime_core.engine.outcome.Outcome`."""
         return json.dumps(dataclasses.asdict(self.weight_transfer_engine.outcome))
 
     def vime_rollback(self, version: str) -> str:

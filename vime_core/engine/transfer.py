@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.weight_transfer.base import (
@@ -24,6 +24,7 @@ from vllm.logger import init_logger
 
 from vime_core.engine.layout import TIED_HEAD, layout_faults
 from vime_core.engine.manifest import Manifest
+from vime_core.engine.outcome import Outcome
 from vime_core.engine.receivers import RECEIVER, RECEIVER_VARIABLE, make_receiver
 from vime_core.engine.sources import Checkpoint, Received, Source
 from vime_core.engine.upstream_fixes import install_worker_fixes, reset_moe_kernels
@@ -45,19 +46,6 @@ class VimeUpdate(WeightTransferUpdateInfo):
 
     manifest: dict[str, Any]
     rank_offset: int = 1
-
-
-@dataclass
-class Outcome:
-    """What became of the last update. ``refused`` is empty when it was loaded; ``dirty``: the model is in pieces."""
-
-    version: int = 0
-    refused: str = ""
-    dirty: bool = False
-    digest: str = ""
-    names: int = 0
-    nbytes: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class VimeTransferEngine(WeightTransferEngine[VimeInit, VimeUpdate]):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.engine.layout import layout_faults
 from vime_core.engine.manifest import Manifest
+from vime_core.engine.outcome import Outcome
 from vime_core.engine.receivers import make_receiver
 from vime_core.engine.update import UpdatableEngine
 
@@ -32,19 +33,6 @@ class Faults:
 
     break_after: int | None = None
     shift: float = 0.0
-
-
-@dataclass
-class Outcome:
-    """What a worker says of an update; the keys are those of a vLLM worker's."""
-
-    version: int = 0
-    refused: str = ""
-    dirty: bool = False
-    digest: str = ""
-    names: int = 0
-    nbytes: int = 0
-    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def answer_of(weights: Weights, tokens: Sequence[int]) -> list[float]:
