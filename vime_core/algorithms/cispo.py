@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from vime_core.algorithms.grpo import GROUP_ADVANTAGE, Grpo
+from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import clip_range, clip_shares, drift
 from vime_core.interfaces.algorithm import Card, TokenView
 
@@ -27,11 +27,7 @@ class Cispo(Grpo):
         ),
     )
     aggregate = "token_mean"
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "eps_clip": 1.0,
-        "eps_clip_high": 4.0,
-        "disable_grpo_std_normalization": False,
-    }
+    defaults: ClassVar[Mapping[str, Any]] = {"eps_clip": 1.0, "eps_clip_high": 4.0, **STD}
 
     def surrogate(
         self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]

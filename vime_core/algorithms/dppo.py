@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 
 from vime_core.algorithms.common import bounded_exp
-from vime_core.algorithms.grpo import GROUP_ADVANTAGE, Grpo
-from vime_core.algorithms.policy import clip_range, clip_shares
+from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
+from vime_core.algorithms.policy import RANGE, clip_range, clip_shares
 from vime_core.interfaces.algorithm import Card, TokenView
 
 
@@ -29,11 +29,7 @@ class Dppo(Grpo):
         ),
     )
     needs = frozenset({"rollout_logp", "reward"})
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "eps_clip": 0.2,
-        "eps_clip_high": None,
-        "disable_grpo_std_normalization": False,
-    }
+    defaults: ClassVar[Mapping[str, Any]] = {**RANGE, **STD}
 
     def surrogate(
         self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,6 +14,9 @@ from vime_core.interfaces.algorithm import Card
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
+
+#: whether advantages are divided by the group's standard deviation
+STD: Mapping[str, Any] = MappingProxyType({"disable_grpo_std_normalization": False})
 
 GROUP_ADVANTAGE = "(R - mean of the group) / (std of the group + 1e-6)"
 CLIPPED = "max(-r A, -clip(r, 1 - eps_clip, 1 + eps_clip_high) A), r = exp(logp - old_logp)"
@@ -34,7 +38,7 @@ class Grpo(PolicyAlgorithm):
             "The KL to the reference belongs in the loss (--use-kl-loss); kl_coef is not read.",
         ),
     )
-    defaults: ClassVar[Mapping[str, Any]] = {**CLIP, "disable_grpo_std_normalization": False}
+    defaults: ClassVar[Mapping[str, Any]] = {**CLIP, **STD}
     group_based = True
 
     def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:

@@ -16,8 +16,10 @@ from vime_core.interfaces.algorithm import Algorithm, TokenView
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
 
-#: ``eps_clip`` below (and above, unless ``eps_clip_high``); ``eps_clip_c``: dual clip, off by default
-CLIP: Mapping[str, Any] = MappingProxyType({"eps_clip": 0.2, "eps_clip_high": None, "eps_clip_c": None})
+#: ``eps_clip`` below (and above, unless ``eps_clip_high``)
+RANGE: Mapping[str, Any] = MappingProxyType({"eps_clip": 0.2, "eps_clip_high": None})
+#: the same with ``eps_clip_c``: dual clip, off by default
+CLIP: Mapping[str, Any] = MappingProxyType({**RANGE, "eps_clip_c": None})
 #: options of a KL to the reference in the reward
 REWARD_KL: Mapping[str, Any] = MappingProxyType({"kl_coef": 0.0, "kl_estimator": "k1"})
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from vime_core.algorithms.grpo import GROUP_ADVANTAGE, Grpo
+from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import drift
 from vime_core.interfaces.algorithm import Card, TokenView
 
@@ -26,11 +26,7 @@ class Sapo(Grpo):
             "The loss at r = 1 is -2 A / tau; the gradient there is that of PPO.",
         ),
     )
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "tau_pos": 1.0,
-        "tau_neg": 1.05,
-        "disable_grpo_std_normalization": False,
-    }
+    defaults: ClassVar[Mapping[str, Any]] = {"tau_pos": 1.0, "tau_neg": 1.05, **STD}
 
     def surrogate(
         self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]

@@ -8,7 +8,7 @@ The entropy bonus is not part of it: entropies are not kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from vime_core.algorithms.common import GroupStats, group_stats_of
 from vime_core.algorithms.kl import kl_loss
 from vime_core.algorithms.prepare import Prepared
-from vime_core.algorithms.shaping import sampler_as_old, shape_rewards
+from vime_core.algorithms.shaping import sampler_as_old
 from vime_core.algorithms.share import MicroShare
 from vime_core.algorithms.terms import Terms, needed_columns
 from vime_core.algorithms.view import trainable
@@ -105,8 +105,8 @@ def prepared_of(inputs: LossInputs) -> Prepared:
     batch = StepBatch.of(extra=extra, **{name: c[name] for name in SCHEMA})
     if "old_logp" in c:
         batch = batch.with_old_logp(torch.from_numpy(c["old_logp"]))
-    terms = terms_of(inputs)
-    batch, _ = shape_rewards(sampler_as_old(batch) if terms.use_rollout_logprobs else batch, terms)
+    batch = replace(batch, reward=c["shaped_reward"])
+    batch = sampler_as_old(batch) if terms_of(inputs).use_rollout_logprobs else batch
     mask = torch.from_numpy(c["trained"])
     optional = {name: torch.from_numpy(c[name]) if name in c else None for name in ("correction", "returns")}
     return Prepared(
