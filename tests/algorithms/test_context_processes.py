@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from vime_core.algorithms.common import bounded_exp
 from vime_core.algorithms.grpo import Grpo
+from vime_core.engine.ports import free_port
 from vime_core.testing.toy_step import Case, Subject, random_case, zigzag
 
 
@@ -50,9 +50,7 @@ def work(rank: int, port: int, folder: str) -> None:
 
 @pytest.mark.slow
 def test_two_processes_have_the_gradient_of_one(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     torch.multiprocessing.spawn(work, (port, str(tmp_path)), nprocs=2)
     want = SUBJECT.play(random_case(4)).grad
     for rank in (0, 1):

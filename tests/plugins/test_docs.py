@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import flags, step_rows, vime
+from tests.support.runs import step_rows, two_steps, vime
 from vime_core.config.catalogue import Catalogue, as_flag
 from vime_core.observe.catalog import known
 from vime_core.quickstart.addition import prepare
@@ -159,23 +159,7 @@ def test_the_first_plugin_trains(world, tmp_path_factory: pytest.TempPathFactory
     """The tutorial's command, on a run of two steps."""
     task = prepare(tmp_path_factory.mktemp("task"), 7)
     world.write("my_reward.py", files()["my_reward.py"])
-    options = flags(
-        run_dir="run",
-        hf_checkpoint=task["model"],
-        prompt_data=task["train"],
-        input_key="prompt",
-        label_key="answer",
-        rollout_max_response_len=4,
-        rollout_batch_size=2,
-        n_samples_per_prompt=4,
-        num_rollout=2,
-        use_dynamic_batch_size=True,
-        max_tokens_per_gpu=512,
-        use_tensorboard=False,
-        vllm_dtype="float32",
-        vllm_max_model_len=64,
-        vllm_max_num_seqs=16,
-    )
+    options = two_steps(task, n_samples_per_prompt=4)
     done = vime(world.root, "train", *options, "--plugin", "./my_reward.py", "--reward", "my_reward:score")
     assert done.code == 0, done.text
     assert len(step_rows(world.root / "run")) == 2

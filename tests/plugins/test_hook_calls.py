@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.runs import flags, vime
+from tests.support.runs import two_steps, vime
 from vime_core.config.sections import Config
 from vime_core.interfaces.weight_sync import EngineProof, Receipt
 from vime_core.observe.phases import PhaseClock
@@ -155,25 +155,13 @@ def test_a_real_run_calls_them_as_often(world, tmp_path_factory: pytest.TempPath
     task = prepare(tmp_path_factory.mktemp("task"), 7)
     counts = []
     for samples in (2, 8):
-        options = flags(
+        options = two_steps(
+            task,
             run_dir=f"run{samples}",
-            hf_checkpoint=task["model"],
-            prompt_data=task["train"],
-            input_key="prompt",
-            label_key="answer",
             reward="exact",
-            rollout_max_response_len=4,
-            rollout_batch_size=2,
             n_samples_per_prompt=samples,
-            num_rollout=2,
             save="{run}/checkpoints",
             save_interval=1,
-            use_dynamic_batch_size=True,
-            max_tokens_per_gpu=512,
-            use_tensorboard=False,
-            vllm_dtype="float32",
-            vllm_max_model_len=64,
-            vllm_max_num_seqs=16,
         )
         done = vime(world.root, "train", *options, "--trace-hooks", PYTHONPATH=str(world.site))
         assert done.code == 0, done.text

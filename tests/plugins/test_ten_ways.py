@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import flags, vime
+from tests.support.runs import two_steps, vime
 from vime_core.config.sections import Config
 from vime_core.errors import PluginError
 from vime_core.interfaces.weight_sync import Topology
@@ -163,33 +163,11 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return prepare(tmp_path_factory.mktemp("task"), 7)
 
 
-def command(task: dict[str, str], **more: object) -> list[str]:
-    return flags(
-        run_dir="run",
-        hf_checkpoint=task["model"],
-        prompt_data=task["train"],
-        input_key="prompt",
-        label_key="answer",
-        reward="exact",
-        rollout_max_response_len=4,
-        rollout_batch_size=2,
-        n_samples_per_prompt=2,
-        num_rollout=2,
-        use_dynamic_batch_size=True,
-        max_tokens_per_gpu=512,
-        use_tensorboard=False,
-        vllm_dtype="float32",
-        vllm_max_model_len=64,
-        vllm_max_num_seqs=16,
-        **more,
-    )
-
-
 @pytest.mark.slow
 def test_a_run_survives_a_broken_plugin_and_a_raising_observer(world, task: dict[str, str]) -> None:
     world.install("broken", "import does_not_exist")
     world.install("plots", HOOK.format("vime_step_finished(step)", OBSERVER))
-    done = vime(world.root, "train", *command(task), PYTHONPATH=str(world.site))
+    done = vime(world.root, "train", *two_steps(task, reward="exact"), PYTHONPATH=str(world.site))
     assert done.code == 0, done.text
     lines = done.err.splitlines()
     assert sum(line.startswith("warning: plugin 'broken' (vime-broken 1.0) was skipped: ") for line in lines) == 1
@@ -204,7 +182,7 @@ def test_a_run_survives_a_broken_plugin_and_a_raising_observer(world, task: dict
 @pytest.mark.slow
 def test_a_run_does_not_begin_when_configure_raises(world, task: dict[str, str]) -> None:
     world.install("broken", HOOK.format("vime_configure(config)", "raise ZeroDivisionError('by zero')"))
-    done = vime(world.root, "train", *command(task), PYTHONPATH=str(world.site))
+    done = vime(world.root, "train", *two_steps(task, reward="exact"), PYTHONPATH=str(world.site))
     assert done.code == 2, done.text
     assert done.complaints == [
         "plugin 'broken' (vime-broken 1.0): vime_configure: ZeroDivisionError: by zero; "

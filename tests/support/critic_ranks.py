@@ -9,7 +9,6 @@ so every layout sees the same samples.
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -17,7 +16,9 @@ from typing import Any, ClassVar
 import torch
 import torch.multiprocessing
 
+from tests.support.ranks import tell
 from tests.support.train_ranks import make_batch, make_config
+from vime_core.engine.ports import free_port
 from vime_core.interfaces.algorithm import Algorithm, Credit
 
 
@@ -83,16 +84,14 @@ def rank_main(rank: int, world: int, port: int, folder: str, sections: Any, step
     rows = [train(critic, config, batch) for batch in batches]
     after = values_of(critic, plans, held_out)
     if rank == world - 1:
-        print("RESULT " + json.dumps({"rows": rows, "before": before.tolist(), "after": after.tolist()}), flush=True)
+        tell({"rows": rows, "before": before.tolist(), "after": after.tolist()})
     destroy_parallel()
 
 
 def main() -> None:
     folder, sections, world, steps = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     samples = int(sys.argv[5]) if len(sys.argv) > 5 else 12
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     torch.multiprocessing.spawn(rank_main, (world, port, folder, sections, steps, samples), nprocs=world)
 
 

@@ -1,6 +1,6 @@
 """Two steps of every registered algorithm, one after the other, in the same real processes over gloo.
 
-    python every_algorithm.py MODEL_FOLDER OTHER_FOLDER '{"megatron": {...}}' WORLD
+    python -m tests.support.every_algorithm MODEL_FOLDER OTHER_FOLDER '{"megatron": {...}}' WORLD
 
 Prints ``RESULT {algorithm: [metrics of each step]}``. OTHER_FOLDER is the reference and the teacher. The batch holds
 what breaks averages: a group of one, a group of equal rewards, an empty response, a masked sample, masked tails, NaN
@@ -10,13 +10,14 @@ under the mask, and so few trainable samples in the second step that a rank gets
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sys
 from typing import Any
 
 import numpy as np
 
-from tests.support.train_ranks import free_port, make_config
+from tests.support.ranks import run_ranks
+from tests.support.train_ranks import make_config
+from vime_core.engine.ports import free_port
 
 #: options beyond the name, by algorithm
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -88,8 +89,9 @@ def train(name: str, folder: str, other: str, sections: dict[str, Any], world: i
         worker.close()
 
 
-def rank_main(rank: int, ports: list[int], arguments: tuple[Any, ...], queue: Any) -> None:
-    folder, other, sections, world = arguments
+def rank_main(
+    rank: int, world: int, ports: list[int], folder: str, other: str, sections: dict[str, Any], queue: Any
+) -> None:
     found = {name: train(name, folder, other, sections, world, rank, p) for name, p in zip(names(), ports)}
     if rank == world - 1:
         queue.put(found)
@@ -97,17 +99,8 @@ def rank_main(rank: int, ports: list[int], arguments: tuple[Any, ...], queue: An
 
 def main() -> None:
     folder, other, sections, world = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
-    context = multiprocessing.get_context("spawn")
-    queue, ports = context.Queue(), [free_port() for _ in names()]
-    arguments = (folder, other, sections, world)
-    ranks = [
-        context.Process(target=rank_main, args=(rank, ports, arguments, queue), daemon=True) for rank in range(world)
-    ]
-    for process in ranks:
-        process.start()
-    print("RESULT " + json.dumps(queue.get(timeout=540)), flush=True)
-    for process in ranks:
-        process.join(60)
+    ports = [free_port("127.0.0.1") for _ in names()]
+    run_ranks(rank_main, world, ports, folder, other, sections, seconds=540.0)
 
 
 if __name__ == "__main__":

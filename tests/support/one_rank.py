@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.train_ranks import free_port, make_batch, make_config
+from tests.support.train_ranks import make_batch, make_config
+from vime_core.engine.ports import free_port
 
 
 def train(
@@ -31,7 +32,7 @@ def train(
     plugins = Plugins.load(autoload=False)
     worker = TrainerWorker(make_config(sections, 1), plugins, plugins.choose_device("cpu").load()(), 0)
     try:
-        worker.setup("127.0.0.1", free_port(), folder, _text(resume), 100, _text(losses))
+        worker.setup("127.0.0.1", free_port("127.0.0.1"), folder, _text(resume), 100, _text(losses))
         rows, scores = [], [_score(worker)]
         for step in range(first, first + steps):
             rows.append(worker.train(step, make_batch(step)))

@@ -170,6 +170,29 @@ def flags(**options: object) -> list[str]:
     return typed
 
 
+def two_steps(task: Mapping[str, str], **more: object) -> list[str]:
+    """Flags of a GRPO run of two steps, 2 prompts x 2 samples, on the task of ``quickstart.addition.prepare``; without
+    a reward. ``more``: options that are added or take the place of these."""
+    options: dict[str, object] = {
+        "run_dir": "run",
+        "hf_checkpoint": task["model"],
+        "prompt_data": task["train"],
+        "input_key": "prompt",
+        "label_key": "answer",
+        "rollout_max_response_len": 4,
+        "rollout_batch_size": 2,
+        "n_samples_per_prompt": 2,
+        "num_rollout": 2,
+        "use_dynamic_batch_size": True,
+        "max_tokens_per_gpu": 512,
+        "use_tensorboard": False,
+        "vllm_dtype": "float32",
+        "vllm_max_model_len": 64,
+        "vllm_max_num_seqs": 16,
+    }
+    return flags(**{**options, **more})
+
+
 def json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

@@ -1,6 +1,6 @@
 """Train a few steps in real processes over gloo and print the metrics as JSON: one line a step.
 
-    python train_ranks.py MODEL_FOLDER '{"megatron": {"tensor_model_parallel_size": 2}, ...}' WORLD STEPS [SEED [MORE]]
+    python -m tests.support.train_ranks MODEL_FOLDER '{"megatron": {"bf16": true}, ...}' WORLD STEPS [SEED [MORE]]
 
 The batch is made from a seed, so every layout trains on the same samples. MORE is JSON: ``first`` (number of the first
 step), ``resume`` and ``save`` (folder of a checkpoint to start from, and to leave), ``losses`` (folder for what each
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests.support.ranks import run_ranks
+from vime_core.engine.ports import free_port
 
 
 def make_batch(seed: int, samples: int = 12, vocabulary: int = 97) -> Any:
@@ -57,13 +58,6 @@ def make_config(sections: dict[str, dict[str, Any]], world: int) -> Any:
     return config
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def rank_main(
     rank: int,
     world: int,
@@ -97,20 +91,7 @@ def main() -> None:
     folder, sections, world, steps = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     seed = int(sys.argv[5]) if len(sys.argv) > 5 else 0
     more = json.loads(sys.argv[6]) if len(sys.argv) > 6 else {}
-    port = free_port()
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    ranks = [
-        context.Process(
-            target=rank_main, args=(r, world, port, folder, sections, steps, seed, more, queue), daemon=True
-        )
-        for r in range(world)
-    ]
-    for process in ranks:
-        process.start()
-    print("RESULT " + json.dumps(queue.get(timeout=240)), flush=True)
-    for process in ranks:
-        process.join(60)
+    run_ranks(rank_main, world, free_port("127.0.0.1"), folder, sections, steps, seed, more)
 
 
 if __name__ == "__main__":

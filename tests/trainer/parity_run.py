@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ import torch.multiprocessing
 
 from vime_core.config.sections import Config
 from vime_core.devices.cpu.backend import CpuBackend
+from vime_core.engine.ports import free_port
 
 LENGTHS = ((5, 3), (11, 7), (16, 15), (23, 1), (9, 0), (34, 20))
 
@@ -40,9 +40,7 @@ def samples(seed: int) -> list[tuple[np.ndarray, int]]:
 
 def main() -> None:
     options = _options()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     torch.multiprocessing.spawn(_rank, args=(options, port), nprocs=options.world)
 
 

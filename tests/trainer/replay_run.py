@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import warnings
 from typing import Any
 
@@ -36,6 +35,7 @@ from vime_core.batch.routing import FREE_CHOICE, ROUTING
 from vime_core.batch.step_batch import StepBatch
 from vime_core.config.sections import Config
 from vime_core.devices.cpu.backend import CpuBackend
+from vime_core.engine.ports import free_port
 from vime_core.errors import TrainerError
 
 LENGTHS = ((5, 3), (11, 7), (16, 15), (23, 1), (9, 4), (34, 20), (7, 2))
@@ -52,9 +52,7 @@ def main() -> None:
     parser.add_argument("--sp", action="store_true")
     parser.add_argument("--recompute", choices=["full", "selective"], default=None)
     options = parser.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     torch.multiprocessing.spawn(_rank, args=(options, port), nprocs=options.world)
 
 

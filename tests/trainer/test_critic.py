@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.support.train_ranks import make_batch, make_config
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.prepare import Prepared, prepare_step
 from vime_core.batch.step_batch import StepBatch
+from vime_core.engine.ports import free_port
 from vime_core.errors import CheckpointError, TrainerError
 from vime_core.trainer.critic_loss import micro_value_loss, value_quality
 
@@ -65,9 +65,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folders = [str(build_model(root / str(tied), "qwen3", tied=tied, vocab_size=100)) for tied in (False, True)]
     config = make_config({"megatron": {"clip_grad": 0.0}, "rollout": {"rollout_temperature": 0.5}}, 1)
     device = CpuBackend()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     layout = init_parallel(config, device, 0, 1, "127.0.0.1", port)
     yield Bench(config, device, layout, *folders)
     destroy_parallel()

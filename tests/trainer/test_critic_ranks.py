@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.models import build_model
+from tests.support.ranks import result_of
 
 ROOT = Path(__file__).parents[2]
 RELATIVE = 1e-5
@@ -42,12 +40,8 @@ def with_head(folder: Path) -> Path:
 @lru_cache
 def train(folder: str, sections: str, world: int, samples: int = 12) -> dict[str, Any]:
     """Three steps in real processes; see the module that they run."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    module = [sys.executable, "-m", "tests.support.critic_ranks", folder, sections, str(world), "3", str(samples)]
-    done = subprocess.run(module, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert results, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads(results[0].removeprefix("RESULT "))
+    trained: dict[str, Any] = result_of("tests.support.critic_ranks", folder, sections, str(world), "3", str(samples))
+    return trained
 
 
 def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.every_algorithm import names
+from tests.support.ranks import result_of
 
-ROOT = Path(__file__).parents[2]
 RELATIVE = 2e-5
 PACKED = {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 64}
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -30,12 +26,8 @@ pytestmark = pytest.mark.slow
 
 @lru_cache
 def trained(folder: str, other: str, sections: str, world: int) -> dict[str, list[dict[str, float]]]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.support.every_algorithm", folder, other, sections, str(world)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=560, check=False, cwd=ROOT)
-    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert results, done.stdout[-2000:] + done.stderr[-4000:]
-    found: dict[str, list[dict[str, float]]] = json.loads(results[0].removeprefix("RESULT "))
+    module = "tests.support.every_algorithm"
+    found: dict[str, list[dict[str, float]]] = result_of(module, folder, other, sections, str(world), seconds=560.0)
     return found
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,12 +11,12 @@ import numpy as np
 import pytest
 
 from tests.support.one_rank import train, without_times
+from tests.support.ranks import result_of
 from vime_core.errors import ConfigError
 from vime_core.observe.loss_inputs import LossInputs, read_loss_inputs
 
 KL = {"use_kl_loss": True, "kl_loss_coef": 0.1}
 TWO = {"num_steps_per_rollout": 2}
-RANKS = Path(__file__).parents[1] / "support" / "train_ranks.py"
 
 
 def kl_of(trained: dict[str, Any]) -> list[float]:
@@ -107,12 +104,10 @@ def on_ranks(folders: dict[str, str], losses: Path, layout: dict[str, Any], worl
 
 @lru_cache
 def spawn(folder: str, sections: str, world: int, steps: int, more: str) -> dict[str, Any]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(RANKS), folder, sections, str(world), str(steps), "0", more]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert results, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads(results[0].removeprefix("RESULT "))
+    trained: dict[str, Any] = result_of(
+        "tests.support.train_ranks", folder, sections, str(world), str(steps), "0", more
+    )
+    return trained
 
 
 def assert_same_inputs(got: LossInputs, want: LossInputs) -> None:

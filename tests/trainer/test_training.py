@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.ranks import result_of
 
 SUPPORT = Path(__file__).parents[1] / "support"
 RELATIVE = 1e-5
@@ -32,12 +31,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @lru_cache
 def train(folder: str, sections: str, world: int, steps: int = 3) -> dict[str, Any]:
     """Metrics of each step and log-probs of a probe afterwards, from real processes."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(SUPPORT / "train_ranks.py"), folder, sections, str(world), str(steps)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert results, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads(results[0].removeprefix("RESULT "))
+    trained: dict[str, Any] = result_of("tests.support.train_ranks", folder, sections, str(world), str(steps))
+    return trained
 
 
 def assert_same(got: dict[str, Any], want: dict[str, Any], relative: float = RELATIVE) -> None:

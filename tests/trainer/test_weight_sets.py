@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.train_ranks import free_port
+from vime_core.engine.ports import free_port
 from vime_core.errors import CheckpointError, TrainerError
 
 KINDS = {
@@ -27,7 +27,7 @@ def world() -> Iterator[Any]:
     from vime_core.trainer.parallel import destroy_parallel, init_parallel
 
     device = Plugins.load(autoload=False).choose_device("cpu").load()()
-    init_parallel(Config(), device, 0, 1, "127.0.0.1", free_port())
+    init_parallel(Config(), device, 0, 1, "127.0.0.1", free_port("127.0.0.1"))
     yield device
     destroy_parallel()
 
