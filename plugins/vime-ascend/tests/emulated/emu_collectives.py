@@ -39,8 +39,8 @@ STREAM = """
 import torch
 from vime_ascend.sync.hccl import HcclChannel
 from vime_ascend.sync.ipc import receiving, sending
-from vime_ascend.sync.receiver import StreamReceiver
-from vime_ascend.sync.sender import StreamPublisher
+from vime_core.weights.stream.receiver import StreamReceiver
+from vime_core.weights.stream.sender import StreamPublisher
 from vime_core.engine.manifest import Manifest
 from vime_core.errors import SyncError
 

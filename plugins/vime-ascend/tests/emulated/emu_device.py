@@ -7,11 +7,11 @@ import pytest
 import torch
 from vime_ascend.backend import AscendBackend
 from vime_ascend.offload import Offload
-from vime_ascend.sync import delta
-from vime_ascend.sync.bucket import Packer
-from vime_ascend.sync.checksum import sums
 
 from vime_core.testing import DeviceSuite
+from vime_core.weights.stream import delta
+from vime_core.weights.stream.bucket import Packer
+from vime_core.weights.stream.checksum import sums
 
 
 class TestAscend(DeviceSuite):

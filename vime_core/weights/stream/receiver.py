@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_ascend.sync import delta, wire
-from vime_ascend.sync.bucket import Bucket, entries_of
-from vime_ascend.sync.channel import Channel, Connect, Terms
-from vime_ascend.sync.source import ReceivedBuckets
 from vime_core.engine.manifest import Manifest
 from vime_core.errors import SyncError
+from vime_core.weights.stream import delta, wire
+from vime_core.weights.stream.bucket import Bucket, entries_of
+from vime_core.weights.stream.channel import Channel, Connect, Terms
+from vime_core.weights.stream.source import ReceivedBuckets
 
 if TYPE_CHECKING:
     import torch

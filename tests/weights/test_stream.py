@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from vime_ascend.sync import delta
-from vime_ascend.sync.bucket import Bucket, Packer, entries_of
-from vime_ascend.sync.channel import within
-from vime_ascend.sync.checksum import BLOCK, Digest, sums
-from vime_ascend.sync.gloo import GlooChannel
-from vime_ascend.sync.receiver import StreamReceiver
-from vime_ascend.sync.sender import StreamPublisher
-from vime_ascend.sync.source import ReceivedBuckets
 
 from vime_core.engine.gloo_link import MeetingPoint
 from vime_core.engine.manifest import Manifest
 from vime_core.errors import DeadlineError, SyncError
+from vime_core.weights.stream import delta
+from vime_core.weights.stream.bucket import Bucket, Packer, entries_of
+from vime_core.weights.stream.channel import within
+from vime_core.weights.stream.checksum import BLOCK, Digest, sums
+from vime_core.weights.stream.gloo import GlooChannel
+from vime_core.weights.stream.receiver import StreamReceiver
+from vime_core.weights.stream.sender import StreamPublisher
+from vime_core.weights.stream.source import ReceivedBuckets
 
 Named = dict[str, torch.Tensor]
 
@@ -358,7 +358,7 @@ def test_without_a_common_base_everything_is_sent() -> None:
 
 RECEIVING = """
 import json, sys, torch
-from vime_ascend.sync.gloo import GlooReceiver
+from vime_core.weights.stream.gloo import GlooReceiver
 from vime_core.engine.manifest import Manifest
 terms, rank = json.loads(sys.argv[1]), int(sys.argv[2])
 receive = GlooReceiver()

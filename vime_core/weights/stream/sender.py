@@ -9,15 +9,17 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from vime_ascend.sync import delta, wire
-from vime_ascend.sync.bucket import Bucket, Packer
-from vime_ascend.sync.channel import Channel, Connect, Terms
-from vime_ascend.sync.checksum import Digest
 from vime_core.engine.manifest import Manifest, TensorEntry
 from vime_core.errors import SyncError
+from vime_core.weights.stream import delta, wire
+from vime_core.weights.stream.bucket import Bucket, Packer
+from vime_core.weights.stream.channel import Channel, Connect, Terms
+from vime_core.weights.stream.checksum import Digest
 
 if TYPE_CHECKING:
     import torch
+
+    from vime_core.config.sections import Config
 
 
 class StreamPublisher:
@@ -39,6 +41,18 @@ class StreamPublisher:
         self._former: dict[int, Bucket] = {}
         self._former_version = 0
         self._count = 0
+
+    @classmethod
+    def of(cls, config: Config, kind: str, connect: Connect, deltas: bool = False) -> StreamPublisher:
+        """The trainer's end of a run.
+
+        Raises:
+            ConfigError: ``--sync-fault`` is not one.
+        """
+        from vime_core.weights.publisher import fault_sync
+
+        sync = config.sync
+        return cls(kind, connect, sync.update_weight_buffer_size, deltas, fault_sync(sync.sync_fault))
 
     def open(self, terms: Terms) -> None:
         """Where and with whom to meet in the next :meth:`publish`. The same group as before keeps its channel."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from vime_ascend.sync.gloo import StreamGlooSync
 
 from vime_core import Config
 from vime_core.engine.manifest import Manifest
 from vime_core.errors import Interrupted, SyncError, TrainerError
 from vime_core.interfaces.weight_sync import EngineProof
+from vime_core.weights.stream.gloo import StreamGlooSync
 
 
 class Ends:

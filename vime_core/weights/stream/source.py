@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vime_ascend.sync.bucket import Bucket
-from vime_ascend.sync.checksum import Digest
 from vime_core.engine.manifest import Manifest, TensorEntry
+from vime_core.weights.stream.bucket import Bucket
+from vime_core.weights.stream.checksum import Digest
 
 if TYPE_CHECKING:
     import torch

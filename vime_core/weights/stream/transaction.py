@@ -17,7 +17,7 @@ from vime_core.interfaces.weight_sync import EngineProof
 from vime_core.weights.transaction import TransactionalSync
 
 if TYPE_CHECKING:
-    from vime_core import Config
+    from vime_core.config.sections import Config
     from vime_core.engine.gloo_link import MeetingPoint
     from vime_core.engine.manifest import Manifest
 

@@ -1,0 +1,115 @@
+"""A communicator of a device's collective library as a carrier: one between trainer rank 0 and all engine workers, made
+once and kept for the run.
+
+The communicators are vLLM's (and its hardware plugins'), because they stand beside torch.distributed and work in a vLLM
+worker. Where the library cannot be loaded such a one disables itself without an error, and every broadcast then does
+nothing: it is refused. Each broadcast is one flat run of bytes, whatever the tensors in it are. The library's calls
+cannot be interrupted, so each runs in a thread that is left behind at the deadline.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vime_core.errors import SyncError, VimeError
+from vime_core.weights.stream.channel import Terms, within
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CommunicatorChannel(abc.ABC):
+    """One end. Rank 0 chooses a port for the library's rendezvous and tells the others at the meeting point.
+
+    Args:
+        module: the device's torch module, e.g. ``torch.cuda``.
+        device_type: of the tensors, e.g. "cuda".
+    """
+
+    #: the library, for messages
+    library: ClassVar[str]
+    #: what to do where it cannot be loaded
+    remedy: ClassVar[str]
+
+    def __init__(self, terms: Terms, rank: int, module: Any, device_type: str) -> None:
+        self._module, self._type = module, device_type
+        self._index: int = module.current_device()
+        self._deadline: float = terms["timeout"]
+        self.alive = True
+        what = f"{self.library}, rank {rank} of {terms['world']}"
+        self._comm: Any = within(self._deadline, what, lambda: self._joined(terms, rank))
+
+    @abc.abstractmethod
+    def join(self, host: str, port: int, rank: int, world: int) -> Any:
+        """vLLM's communicator on the current device ``self._index``; blocks until all ranks are there."""
+
+    @abc.abstractmethod
+    def destroy(self, comm: Any) -> None:
+        """Give the communicator's resources back."""
+
+    def empty(self, size: int) -> torch.Tensor:
+        import torch
+
+        return torch.empty(size, dtype=torch.uint8, device=torch.device(self._type, self._index))
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        if not self.alive:
+            raise SyncError(f"the {self.library} channel is closed")
+        self._module.synchronize()  # what fills the bucket ran on another stream
+        try:
+            within(self._deadline, f"{self.library} broadcast of weights", lambda: self._broadcast(flat))
+        except BaseException as error:
+            self.alive = False
+            if isinstance(error, VimeError):
+                raise
+            raise SyncError(f"{self.library}: {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        comm, self._comm, self.alive = self._comm, None, False
+        if comm is not None:
+            self.destroy(comm)
+
+    def _joined(self, terms: Terms, rank: int) -> Any:
+        host, port = rendezvous(terms, rank, self.library)
+        with self._module.device(self._index):
+            return enabled(self.join(host, port, rank, terms["world"]), self.library, self.remedy)
+
+    def _broadcast(self, flat: torch.Tensor) -> None:
+        with self._module.device(self._index):
+            self._comm.broadcast(flat, src=0)
+            self._module.synchronize()
+
+
+def enabled(comm: Any, library: str, remedy: str) -> Any:
+    """The communicator.
+
+    Raises:
+        SyncError: it has disabled itself: every call would return at once, and nothing would move.
+    """
+    if getattr(comm, "disabled", True) or not getattr(comm, "available", False):
+        raise SyncError(
+            f"the {library} communicator is disabled: its library could not be loaded, or the group has one member; "
+            f"{remedy}"
+        )
+    return comm
+
+
+def rendezvous(terms: Terms, rank: int, library: str) -> tuple[str, int]:
+    """Where the library's handle is exchanged: a port of rank 0's machine, free a moment ago."""
+    import datetime
+
+    import torch.distributed as dist
+
+    from vime_core.engine.gloo_link import address_towards
+    from vime_core.engine.ports import free_port
+
+    host, port = terms["host"], terms["port"]
+    limit = datetime.timedelta(seconds=terms["timeout"])
+    store = dist.TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
+    key = f"{terms['group']}/{library}"
+    if rank == 0:
+        own = address_towards(host, port)
+        store.set(key, f"{own} {free_port(own)}")
+    there, _, number = store.get(key).decode().partition(" ")
+    return there, int(number)
