@@ -23,6 +23,7 @@ from common import ROOT, heading, table
 NAMES = (
     *("grpo", "dr_grpo", "dapo", "gspo", "cispo", "sapo", "rloo"),
     *("reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo", "opd"),
+    *("reinforce", "opo", "maxrl", "gmpo", "dppo"),
 )
 #: what an algorithm needs here beyond its name; {teacher} is the folder of GRPO's final model
 FLAGS: Mapping[str, Sequence[str]] = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from vime_core.config import rules
+from vime_core.config.dump import to_toml
 from vime_core.config.facts import Facts
+from vime_core.config.resolve import resolve
 from vime_core.config.rules import needs, terms, violations
 from vime_core.config.sections import Config
 
@@ -162,3 +165,20 @@ def test_all_are_reported_together(config: Make) -> None:
     flags = "--use-tis --correction mis --use-kl-loss --kl-loss-type k1 --critic-lr 1 --overlong-buffer-len 99"
     lines = violations(config(*flags.split()), REFERENCE)
     assert len(lines) == 4
+
+
+@pytest.mark.parametrize("flags", ["", "--use-tis", KL, "--advantage-estimator ppo"])
+def test_a_written_out_run_asks_for_nothing_more(flags: str, tmp_path: Path) -> None:
+    """A run's config.toml says every value, those that nobody reads too, and runs again."""
+    first = resolve(flags.split(), {}).stages[0].config
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(first))
+    again = resolve([str(path)], {}).stages[0].config
+    assert len(violations(again, PLAIN)) == len(violations(first, PLAIN))
+
+
+def test_a_recipe_is_told_what_nobody_reads(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[algorithm]\ntis_clip = 3.0\n")
+    config = resolve([str(path)], {}).stages[0].config
+    assert list(terms.switched_on(config, PLAIN)) == ["--tis-clip 3.0 (recipe mine.toml) is not read without --use-tis"]

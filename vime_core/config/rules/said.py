@@ -18,9 +18,12 @@ def value_of(config: Config, name: str) -> Any:
 
 
 def given(config: Config, name: str) -> bool:
-    """Somebody asked for it: it did not come from the defaults, and it is not a switch that is off."""
-    value = value_of(config, name)
-    return config.provenance.get(name, "default") != "default" and value is not None and value is not False
+    """Somebody asked for it: it did not come from the defaults, and it is not a switch that is off. A recipe that says
+    what holds anyway asks for nothing: a run's own config.toml writes out every value, and has to run again."""
+    value, source = value_of(config, name), config.provenance.get(name, "default")
+    if source == "default" or value is None or value is False:
+        return False
+    return not (source.startswith("recipe ") and value == value_of(Config(), name))
 
 
 def said(config: Config, *names: str) -> str:
