@@ -58,7 +58,7 @@ KERNEL = {
     "tracing",
 }
 #: used from outside by name (pytest, recipes, the registry); no room may import them
-APART = {"devices", "testing", "quickstart"}
+APART = {"devices", "testing", "quickstart", "doctor"}
 HEAVY = {"torch", "numpy", "pydantic", "rich", "typer", "vllm", "ray", "transformers", "megatron", "mbridge"}
 #: third parties that a room may import; rooms that are not here may import any
 THIRD_PARTIES = {

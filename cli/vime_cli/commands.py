@@ -29,6 +29,7 @@ COMMANDS = {
     "algorithms": Command(
         "vime_cli.algorithms:algorithms", "Algorithms and their cards: vime algorithms list|info NAME."
     ),
+    "doctor": Command("vime_cli.doctor:doctor", "Look for what would keep a run from working here, with its fix."),
     "explain": Command(
         "vime_cli.explain:explain", "Arithmetic of a sample's loss: vime explain loss --run R --step K --sample I."
     ),

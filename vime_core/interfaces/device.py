@@ -6,7 +6,7 @@ import abc
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -25,12 +25,26 @@ class MemoryFigures:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of ``vime doctor``: what was looked at, whether it is well, and how to mend it."""
+    """One line of ``vime doctor``: what was looked at, whether it is well, and how to mend it.
+
+    Attributes:
+        ok: nothing is broken; a run can do with what is here.
+        warns: it can, but not as tested; meant for what is ``ok``.
+        items: what ``detail`` counts, a line each, for ``--json``.
+    """
 
     name: str
     ok: bool
     detail: str
     fix: str = ""
+    warns: bool = False
+    items: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> Literal["ok", "warning", "broken"]:
+        if not self.ok:
+            return "broken"
+        return "warning" if self.warns else "ok"
 
 
 class DeviceBackend(abc.ABC):

@@ -29,7 +29,7 @@ def findings(sight: Sight | None = None, environ: Mapping[str, str] | None = Non
 
 
 def _lack(line: str) -> Finding:
-    what, _, fix = line.partition(": ") if ": " in line else line.partition("; ")
+    what, _, fix = line.partition("; ") if "; " in line else line.partition(": ")
     return Finding("Ascend", False, what, fix or "see docs/ascend.md")
 
 
