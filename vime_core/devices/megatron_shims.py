@@ -108,8 +108,8 @@ class MegatronShims:
                 names=True,
             )
         )
-        shims.append(_absent(_CORE + "transformer.moe.moe_utils", "te_general_gemm"))
         shims += [
+            *_optional_imports(),
             _function(_CORE + "tensor_parallel.random", "_get_cuda_rng_state", lambda *_, **__: device.get_rng_state()),
             _function(
                 _CORE + "tensor_parallel.random",
@@ -133,6 +133,19 @@ class MegatronShims:
             ),
         ]
         return shims
+
+
+def apply_optional_imports() -> list[str]:
+    """The shims that megatron-core needs on every device, its own too, where Transformer Engine is not installed.
+    Idempotent. Returns their names."""
+    shims = _optional_imports()
+    for shim in shims:
+        shim.apply()
+    return [shim.name for shim in shims]
+
+
+def _optional_imports() -> list[Shim]:
+    return [_absent(_CORE + "transformer.moe.moe_utils", "te_general_gemm")]
 
 
 #: functions that compare ``tensor.type()`` with a string

@@ -27,8 +27,10 @@ class TorchDevice(DeviceBackend):
     module_name: ClassVar[str]
     #: package to import before ``module_name`` exists (an out-of-tree torch extension), or None
     extension: ClassVar[str | None] = None
-    #: Megatron gets plain torch modules under Transformer Engine's names, for a device that has no Transformer Engine
-    plain_modules: ClassVar[bool] = False
+    #: megatron-core is written for this device: of it only names are mended that a missing optional package would bind
+    native: ClassVar[bool] = False
+    #: Megatron gets plain torch modules under Transformer Engine's names, where there is no Transformer Engine
+    plain_modules: bool = False
 
     @cached_property
     def module(self) -> Any:
@@ -83,9 +85,9 @@ class TorchDevice(DeviceBackend):
 
     # adaptation of the two stacks ----------------------------------------------------------------------------
     def adapt_megatron(self) -> Sequence[str]:
-        from vime_core.devices.megatron_shims import MegatronShims
+        from vime_core.devices.megatron_shims import MegatronShims, apply_optional_imports
 
-        names = MegatronShims(self).apply()
+        names = apply_optional_imports() if self.native else MegatronShims(self).apply()
         if self.plain_modules:
             from vime_core.devices.cpu.spec import install
 

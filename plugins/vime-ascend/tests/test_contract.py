@@ -1,23 +1,14 @@
-"""Every foreign name that the plugin relies on, kept as facts and looked up in the real sources without importing them.
-
-``contract/*.json`` say, for each package, what was read in which version. Where a package is installed, or lies
-unpacked in one of the folders of VIME_CONTRACT_SOURCES (``pip download torch-npu==2.13.0 --no-deps``, then unzip), each
-fact is looked up; elsewhere the test is skipped with the reason. A fact may hold for some versions only.
-"""
+"""Every foreign name that the plugin relies on, kept as facts and looked up in the real sources without importing them
+(``tests/support/contract.py``)."""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
-import json
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.support.contract import check_facts, check_written_well, foreign_imports, known_names
 
 HERE = Path(__file__).parent
 FACTS = sorted((HERE / "contract").glob("*.json"))
@@ -25,185 +16,21 @@ PLUGIN = HERE.parent / "vime_ascend"
 FOREIGN = ("torch_npu", "vllm", "vllm_ascend", "mindspeed", "megatron")
 
 
-# reading a package without importing it -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Sources:
-    """A folder that holds packages; ``version`` is of the one that is looked at."""
-
-    root: Path
-    version: str
-
-    def text(self, module: str) -> str | None:
-        path = self.root.joinpath(*module.split("."))
-        for file in (path.with_suffix(".py"), path / "__init__.py"):
-            if file.is_file():
-                return file.read_text(encoding="utf-8", errors="replace")
-        return None
-
-    def find(self, module: str, path: str, depth: int = 0) -> ast.AST | None:
-        """The node of ``path`` ("Class.method") in ``module``, through imports, star imports and base classes."""
-        text = self.text(module)
-        if text is None or depth > 8:
-            return None
-        body: list[ast.stmt] = ast.parse(text).body
-        node: ast.AST | None = None
-        parts = path.split(".")
-        for number, part in enumerate(parts):
-            rest = ".".join(parts[number:])
-            known = dict(reversed(list(bound(body))))  # the first binding, as where an import is tried, counts
-            if part not in known:
-                return self._elsewhere(module, node, body, rest, depth)
-            node = known[part]
-            if isinstance(node, ast.ImportFrom):
-                name = next(a.name for a in node.names if part in (a.asname, a.name))
-                there = ".".join([name, *parts[number + 1 :]])
-                origin = self._origin(module, node)
-                return self.find(origin, there, depth + 1) or self._module(f"{origin}.{name}", parts[number + 1 :])
-            body = getattr(node, "body", [])
-        return node
-
-    def _elsewhere(
-        self, module: str, owner: ast.AST | None, body: list[ast.stmt], rest: str, depth: int
-    ) -> ast.AST | None:
-        if isinstance(owner, ast.ClassDef):
-            for base in owner.bases:
-                name = base.value if isinstance(base, ast.Subscript) else base
-                found = self.find(module, f"{ast.unparse(name)}.{rest}", depth + 1)
-                if found is not None:
-                    return found
-        for statement in body:
-            if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
-                found = self.find(self._origin(module, statement), rest, depth + 1)
-                if found is not None:
-                    return found
-        return None
-
-    def _module(self, module: str, rest: list[str]) -> ast.AST | None:
-        text = self.text(module)
-        return ast.parse(text) if text is not None and not rest else None
-
-    def _origin(self, module: str, node: ast.ImportFrom) -> str:
-        if not node.level:
-            return node.module or ""
-        package = (
-            module if (self.root.joinpath(*module.split(".")) / "__init__.py").is_file() else module.rpartition(".")[0]
-        )
-        for _ in range(node.level - 1):
-            package = package.rpartition(".")[0]
-        return ".".join(part for part in (package, node.module) if part)
-
-
-def bound(body: list[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
-    """Names that statements bind, whatever the branch."""
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name, node
-        elif isinstance(node, ast.Assign):
-            yield from (
-                (leaf.id, node) for target in node.targets for leaf in ast.walk(target) if isinstance(leaf, ast.Name)
-            )
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id, node
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from ((alias.asname or alias.name, node) for alias in node.names)
-        elif isinstance(node, ast.If | ast.Try | ast.With):
-            for part in ("body", "orelse", "finalbody"):
-                yield from bound(getattr(node, part, []))
-            for handler in getattr(node, "handlers", []):
-                yield from bound(handler.body)
-
-
-def parameters(node: ast.AST) -> set[str] | None:
-    """What it can be called with; None when that cannot be told (a re-bound name)."""
-    if isinstance(node, ast.ClassDef):
-        inner = dict(bound(node.body))
-        if "__init__" in inner:
-            return parameters(inner["__init__"])
-        return {name for name, child in inner.items() if isinstance(child, ast.AnnAssign)}
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        return {argument.arg for argument in every}
-    return None
-
-
-@cache
-def sources_of(package: str, distribution: str) -> Sources | None:
-    """Where the package lies, of what version."""
-    for folder in filter(None, os.environ.get("VIME_CONTRACT_SOURCES", "").split(os.pathsep)):
-        if Path(folder, *package.split(".")).is_dir():
-            return Sources(Path(folder), _unpacked_version(Path(folder), distribution))
-    found = importlib.util.find_spec(package.partition(".")[0])
-    if found is None or not found.submodule_search_locations:
-        return None
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return Sources(Path(next(iter(found.submodule_search_locations))).parent, version(distribution))
-    except PackageNotFoundError:
-        return None
-
-
-def _unpacked_version(folder: Path, distribution: str) -> str:
-    name = distribution.replace("-", "_")
-    info = next(folder.glob(f"{name}-*.dist-info"), None)
-    return info.name.removesuffix(".dist-info").partition("-")[2] if info else "unknown"
-
-
-def holds(fact: dict[str, Any], sources: Sources) -> str:
-    """What is wrong with a fact; empty where it is true."""
-    module, _, path = fact["name"].partition(":")
-    text = sources.text(module)
-    if text is None:
-        return "" if fact.get("absent") else f"{module}: no such module"
-    wrong = [f"lacks {part!r}" for part in fact.get("text", []) if part not in text]
-    wrong += [f"has {part!r}" for part in fact.get("not_text", []) if part in text]
-    node = sources.find(module, path) if path else None
-    if path and (node is None) != bool(fact.get("absent")):
-        wrong.append("is there" if fact.get("absent") else "is not there")
-    have = parameters(node) if node is not None else None
-    missing = sorted(set(fact.get("takes", [])) - have) if have is not None else []
-    wrong += [f"does not take {missing}, it takes {sorted(have or [])}"] if missing else []
-    return f"{fact['name']} {'; '.join(wrong)}" if wrong else ""
-
-
-# the facts ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("file", FACTS, ids=lambda file: file.stem)
 def test_facts_hold_in_the_sources_that_are_here(file: Path) -> None:
-    facts = json.loads(file.read_text())
-    sources = sources_of(facts["package"], facts["distribution"])
-    if sources is None:
-        pytest.skip(f"{facts['distribution']} is not here; its facts were read in {', '.join(facts['read_in'])}")
-    due = [fact for fact in facts["names"] if sources.version in fact.get("only", [sources.version])]
-    wrong = [line for line in (holds(fact, sources) for fact in due) if line]
-    assert not wrong, f"{facts['distribution']} {sources.version}:\n" + "\n".join(wrong)
-    assert len(due) >= 2
+    check_facts(file)
 
 
 def test_facts_are_written_well() -> None:
     assert {file.stem for file in FACTS} == {"megatron_core", "mindspeed", "torch_npu", "vllm", "vllm_ascend"}
-    for file in FACTS:
-        facts = json.loads(file.read_text())
-        for fact in facts["names"]:
-            assert fact["name"].startswith(facts["package"]), fact
-            assert set(fact) <= {"name", "takes", "text", "not_text", "absent", "only", "why"}, fact
-            assert not (fact.get("absent") or fact.get("not_text")) or fact.get("why"), fact
-
-
-def known_names() -> set[str]:
-    return {fact["name"] for file in FACTS for fact in json.loads(file.read_text())["names"]}
+    check_written_well(FACTS)
 
 
 def test_nothing_foreign_is_used_that_is_not_in_the_facts() -> None:
     """Imports of foreign packages, and what is asked of torch.npu, anywhere in the plugin."""
-    known, used = known_names(), set()
+    known, used = known_names(FACTS), foreign_imports(PLUGIN, FOREIGN)
     for file in PLUGIN.glob("**/*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in FOREIGN:
-                used |= {f"{node.module}:{alias.name}" for alias in node.names}
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self._npu":
                 used.add(f"torch_npu.npu:{node.attr}")
     assert len(used) >= 5
@@ -214,42 +41,5 @@ def test_nothing_foreign_is_used_that_is_not_in_the_facts() -> None:
 def test_options_that_are_refused_are_megatrons() -> None:
     from vime_ascend.flags import ABSENT, FUSED
 
-    fields = {name.rpartition(".")[2] for name in known_names() if name.startswith("megatron.core")}
+    fields = {name.rpartition(".")[2] for name in known_names(FACTS) if name.startswith("megatron.core")}
     assert sorted({*ABSENT, *FUSED} - fields) == []
-
-
-# the reader itself ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> Sources:
-    (tmp_path / "p/sub").mkdir(parents=True)
-    (tmp_path / "p/__init__.py").write_text("from .a import *\nfrom .sub import b as renamed\n")
-    (tmp_path / "p/a.py").write_text(
-        "class Base:\n    def method(self, x, *, y=1): ...\n"
-        "class Child(Base):\n    field: int = 0\n"
-        "try:\n    from .sub.b import far\nexcept ImportError:\n    far = None\n"
-    )
-    (tmp_path / "p/sub/__init__.py").write_text("")
-    (tmp_path / "p/sub/b.py").write_text("def far(a, b): ...\nVALUE = 1\n")
-    return Sources(tmp_path, "1.0")
-
-
-@pytest.mark.parametrize(
-    ("fact", "wrong"),
-    [
-        ({"name": "p:Child.method", "takes": ["x", "y"]}, ""),
-        ({"name": "p:far", "takes": ["a"]}, ""),
-        ({"name": "p:renamed"}, ""),
-        ({"name": "p.sub.b", "text": ["VALUE = 1"]}, ""),
-        ({"name": "p:Child.other", "absent": True}, ""),
-        ({"name": "p:Child.other"}, "p:Child.other is not there"),
-        ({"name": "p:far", "absent": True}, "p:far is there"),
-        ({"name": "p:far", "takes": ["c"]}, "p:far does not take ['c'], it takes ['a', 'b']"),
-        ({"name": "p.sub.b", "text": ["VALUE = 2"]}, "p.sub.b lacks 'VALUE = 2'"),
-        ({"name": "p.sub.b", "not_text": ["VALUE"]}, "p.sub.b has 'VALUE'"),
-        ({"name": "p.c:x"}, "p.c: no such module"),
-    ],
-)
-def test_the_reader_finds_what_is_there_and_misses_what_is_not(package: Sources, fact: dict, wrong: str) -> None:
-    assert holds(fact, package) == wrong

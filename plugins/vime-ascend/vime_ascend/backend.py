@@ -32,7 +32,7 @@ class AscendBackend(TorchDevice):
     module_name: ClassVar[str] = "torch.npu"
     extension: ClassVar[str | None] = "torch_npu"
     visible_devices_variable: ClassVar[str | None] = VARIABLE
-    plain_modules: ClassVar[bool] = True
+    plain_modules: bool = True
     pins_memory: ClassVar[bool] = True
     supports_sleep: ClassVar[bool] = True
 
