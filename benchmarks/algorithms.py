@@ -51,13 +51,17 @@ def main() -> None:
 
 
 def warm_up(folder: Path) -> Path:
-    """The resolved configuration of the recipe's second stage, which can be run again by itself."""
+    """The resolved configuration of the recipe's second stage, which can be run again by itself, without what the
+    recipe sets for GRPO alone."""
     run = folder / "start"
     if not (run / "grpo" / "report.txt").is_file():
         flags = ["--stage.grpo.num-rollout", "1", "--stage.grpo.target", "eval/addition >= 0"]
         flags += ["--stage.grpo.lr-warmup-iters", "0"]
         train(run, [str(ROOT / "recipes" / "quickstart.toml"), *flags])
-    return run / "grpo" / "config.toml"
+    written = (run / "grpo" / "config.toml").read_text().splitlines(keepends=True)
+    config = folder / "start.toml"
+    config.write_text("".join(line for line in written if not line.startswith("eps_clip_high")))
+    return config
 
 
 def cached(folder: Path, start: Path, name: str, seed: int, steps: int) -> dict[str, Any]:

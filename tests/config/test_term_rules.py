@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def facts(*columns: str, reads: tuple[str, ...] = ("reward", "old_logp"), more: 
 PLAIN = facts()
 REFERENCE, CRITIC, TEACHER = facts("ref_logp"), facts("values"), facts("teacher_logp", more=("teacher_logp",))
 KL = "--use-kl-loss "
+CENTRED, SMALL = "--pg-loss-type reinforce --use-score-centering ", replace(PLAIN, model={"vocab_size": 16})
 OPD = "--use-opd --opd-type megatron --opd-teacher-load t "
 
 #: rule, flags that keep it, facts
@@ -56,6 +58,11 @@ KEPT: list[tuple[rules.Rule, str, Facts]] = [
     (terms.one_correction, "--use-rollout-logprobs", PLAIN),
     (terms.one_teacher, OPD + "--normalize-advantages", TEACHER),
     (terms.overlong, "--overlong-buffer-len 15", PLAIN),
+    (terms.plain_gradient, "--pg-loss-type reinforce", PLAIN),
+    (terms.plain_gradient, "--pg-loss-type ppo --eps-clip 0.1", PLAIN),
+    (terms.score_centring, CENTRED + "--score-centering-top-k 8", SMALL),
+    (terms.score_centring, CENTRED + "--use-tis", PLAIN),
+    (terms.score_centring, CENTRED + '--correction icepop --correction-options {"low":0.1}', PLAIN),
 ]
 
 #: rule, flags that break it, facts, what the violation says
@@ -91,6 +98,20 @@ BROKEN: list[tuple[rules.Rule, str, Facts, str]] = [
         TEACHER,
         "belongs to --opd-type engine; --opd-type megatron",
     ),
+    (terms.plain_gradient, "--pg-loss-type reinforce --eps-clip 0.1", PLAIN, "which has no ratio to clip"),
+    (terms.score_centring, "--use-score-centering", PLAIN, "give --pg-loss-type reinforce"),
+    (terms.score_centring, CENTRED + "--use-opsm", PLAIN, "drops whole sequences"),
+    (terms.score_centring, CENTRED + "--correction mis", PLAIN, "is no weight of single tokens"),
+    (
+        terms.score_centring,
+        CENTRED + '--correction icepop --correction-options {"leave_denominator":true}',
+        PLAIN,
+        "reads low and high, not leave_denominator",
+    ),
+    (terms.score_centring, CENTRED + OPD, TEACHER, "do not go together"),
+    (terms.score_centring, CENTRED + "--use-rollout-logprobs", PLAIN, "reads the policy's own log-probs"),
+    (terms.score_centring, CENTRED + "--score-centering-top-k 0", PLAIN, "must be at least 1"),
+    (terms.score_centring, CENTRED + "--score-centering-top-k 16", SMALL, "at least 1, below the vocabulary's 16"),
     *[
         (terms.switched_on, flags, PLAIN, f"is not read without {switch}")
         for flags, switch in (
@@ -98,6 +119,7 @@ BROKEN: list[tuple[rules.Rule, str, Facts, str]] = [
             ("--kl-loss-type k3", "--use-kl-loss"),
             ("--use-unbiased-kl", "--use-kl-loss"),
             ("--tis-clip 3", "--use-tis"),
+            ("--score-centering-top-k 3", "--use-score-centering"),
             ("--tis-clip-low 0.1 --correction tis", "--use-tis"),
             ('--use-tis --correction-options {"high":3}', "--correction"),
             ("--opsm-delta 0.1", "--use-opsm"),

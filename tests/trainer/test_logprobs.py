@@ -41,6 +41,24 @@ def test_values_and_gradients(temperature: float, chunk_size: int, with_entropy:
         torch.testing.assert_close(ours.double(), theirs.double(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("with_entropy", [True, False])
+def test_several_tokens_of_each_row(with_entropy: bool) -> None:
+    rows, weight, _ = _inputs()
+    ids, pull = torch.randint(VOCAB, (ROWS, 4)), torch.randn(ROWS, 4)
+    logp, entropy = token_logprobs(rows, weight, ids, VocabShard(0, VOCAB), 0.7, 5, with_entropy)
+    right = (rows.double() @ weight.double().T / 0.7).log_softmax(-1)
+    torch.testing.assert_close(logp.double(), right.gather(1, ids), atol=3e-6, rtol=1e-6)
+    total, wanted = (pull * logp).sum(), (pull * right.gather(1, ids)).sum()
+    if entropy is not None:
+        total, wanted = total + entropy.sum(), wanted - (right.exp() * right).sum()
+    for ours, theirs in zip(
+        torch.autograd.grad(total, (rows, weight)), torch.autograd.grad(wanted, (rows, weight)), strict=True
+    ):
+        torch.testing.assert_close(ours.double(), theirs.double(), atol=2e-5, rtol=1e-5)
+    empty, _ = token_logprobs(rows[:0], weight, ids[:0], VocabShard(0, VOCAB))
+    assert empty.shape == (0, 4)
+
+
 def test_padded_vocabulary_has_no_probability_and_no_gradient() -> None:
     rows, weight, _ = _inputs()
     targets = torch.randint(15, (ROWS,))

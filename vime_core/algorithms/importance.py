@@ -19,6 +19,7 @@ import torch
 
 from vime_core.algorithms.correction import CorrectionFunction, CorrectionResult
 from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_share
+from vime_core.algorithms.terms import ICEPOP
 from vime_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def icepop(
     batch: StepBatch,
     advantage: torch.Tensor,
     *,
-    low: float = 0.5,
-    high: float = 5.0,
+    low: float = ICEPOP["low"],
+    high: float = ICEPOP["high"],
     leave_denominator: bool = False,
 ) -> CorrectionResult:
     """IcePop (Ling Team 2025): rho itself within the bounds, both included; other tokens are rejected."""

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from vime_core.algorithms.centring import Weight, centred_loss
 from vime_core.algorithms.kl import kl_loss
 from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
 from vime_core.algorithms.terms import NO_TERMS, Terms
 from vime_core.algorithms.view import MicroView, trainable
+from vime_core.batch.top_logprobs import TOP_LOGP
 from vime_core.errors import TrainerError
 from vime_core.interfaces.algorithm import Algorithm
 
@@ -29,6 +31,7 @@ def micro_loss(
     correction: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
     terms: Terms = NO_TERMS,
+    top_logp: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, dict[str, Pair]]:
     """The loss and its metrics.
 
@@ -37,6 +40,8 @@ def micro_loss(
         advantage, weight, correction: [r]; ``weight`` is the aggregation's, counted over the optimizer step.
         entropy: [r] of the policy's distribution; with gradient when ``entropy_coef`` is not 0. Logged if given.
         terms: what is added to the algorithm's surrogate; a KL reads ``view.extra["ref_logp"]``.
+        top_logp: [r, k] current log-probs, with gradient, of the tokens that the sampler found likeliest; for score
+            centring.
 
     Returns:
         (scalar that is connected to the graph of ``view.logp`` even where nothing is trainable, pairs). ``loss``,
@@ -47,7 +52,7 @@ def micro_loss(
         TrainerError: the surrogate or a metric has another shape than [r], or entropy or reference is missing.
     """
     mask = view.mask
-    surrogate, token_metrics = algorithm.surrogate(view, trainable(mask, advantage), options)
+    surrogate, token_metrics = policy_term(algorithm, options, view, trainable(mask, advantage), terms, top_logp)
     for name, x in {"surrogate": surrogate, **token_metrics}.items():
         if x.shape != mask.shape:
             raise TrainerError(
@@ -75,6 +80,31 @@ def micro_loss(
         loss = loss + terms.kl_loss_coef * total
     metrics["loss"] = weighted_pair(loss)
     return loss, metrics
+
+
+def policy_term(
+    algorithm: Algorithm,
+    options: Mapping[str, Any],
+    view: MicroView,
+    advantage: torch.Tensor,
+    terms: Terms,
+    top_logp: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    """([r] what pulls along the advantage, metrics [r]): the algorithm's surrogate, or what the terms put in its place.
+    advantage: [r], 0 under the mask."""
+    if terms.score_centering_top_k:
+        return _centred(view, advantage, terms, top_logp), {}
+    if terms.plain_gradient:
+        return -advantage * view.logp, {}
+    return algorithm.surrogate(view, advantage, options)
+
+
+def _centred(view: MicroView, advantage: torch.Tensor, terms: Terms, top_logp: torch.Tensor | None) -> torch.Tensor:
+    if top_logp is None:
+        raise TrainerError("score centring is on, but no log-probs of the sampler's likeliest tokens were computed")
+    sampler, sampler_top = (view.extra[name].to(view.logp.dtype) for name in ("rollout_logp", TOP_LOGP))
+    weight = Weight(terms.score_centering_weight, *terms.score_centering_bounds)
+    return centred_loss(view.logp, sampler, trainable(view.mask, top_logp), sampler_top, advantage, weight)
 
 
 def _kl(view: MicroView, terms: Terms) -> torch.Tensor:

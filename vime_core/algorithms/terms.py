@@ -7,13 +7,20 @@ Rewards are shaped before an algorithm's credit, advantages are whitened and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
 
 if TYPE_CHECKING:
+    from vime_core.config.algorithm_section import AlgorithmSection
     from vime_core.config.sections import Config
     from vime_core.interfaces.algorithm import Algorithm
+
+#: IcePop's bounds where none are given
+ICEPOP: Mapping[str, float] = MappingProxyType({"low": 0.5, "high": 5.0})
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,10 @@ class Terms:
         overlong_buffer_len: tokens before ``max_response_len`` in which the penalty grows; 0 is off.
         overlong_penalty_factor: the penalty at ``max_response_len``.
         get_mismatch_metrics: log the distance of trainer and sampler in detail.
+        plain_gradient: ``-A logp`` stands for the algorithm's own surrogate.
+        score_centering_top_k: likeliest tokens of the sampler that centre the plain gradient; 0 is off.
+            score_centering_weight, score_centering_bounds (low, high; none without a weight): see
+            :class:`vime_core.algorithms.centring.Weight`; a correction goes in there and nowhere else.
     """
 
     entropy_coef: float = 0.0
@@ -50,6 +61,10 @@ class Terms:
     overlong_penalty_factor: float = 1.0
     max_response_len: int = 0
     get_mismatch_metrics: bool = False
+    plain_gradient: bool = False
+    score_centering_top_k: int = 0
+    score_centering_weight: Literal["none", "truncate", "mask"] = "none"
+    score_centering_bounds: Sequence[float] = ()
 
     @classmethod
     def of(cls, config: Config) -> Terms:
@@ -58,6 +73,7 @@ class Terms:
         if config.train.loss_type == "sft_loss":
             return cls()
         tis = {"low": given.tis_clip_low, "high": given.tis_clip}
+        chosen = None if given.use_score_centering else given.correction or ("tis" if given.use_tis else None)
         return cls(
             entropy_coef=given.entropy_coef,
             kl_loss_coef=given.kl_loss_coef if given.use_kl_loss else 0.0,
@@ -65,7 +81,7 @@ class Terms:
             use_unbiased_kl=given.use_unbiased_kl,
             normalize_advantages=given.normalize_advantages,
             opd_kl_coef=given.opd_kl_coef if given.use_opd else 0.0,
-            correction=given.correction or ("tis" if given.use_tis else None),
+            correction=chosen,
             correction_options=given.correction_options if given.correction or not given.use_tis else tis,
             opsm_delta=given.opsm_delta if given.use_opsm else None,
             use_rollout_logprobs=given.use_rollout_logprobs,
@@ -74,6 +90,8 @@ class Terms:
             overlong_penalty_factor=given.overlong_penalty_factor,
             max_response_len=config.rollout.rollout_max_response_len or 0,
             get_mismatch_metrics=given.get_mismatch_metrics,
+            plain_gradient=given.pg_loss_type == "reinforce",
+            **_centring(given),
         )
 
     @property
@@ -87,7 +105,9 @@ class Terms:
         readers = {
             "ref_logp": bool(self.kl_loss_coef),
             "teacher_logp": bool(self.opd_kl_coef),
-            "rollout_logp": self.corrects or self.use_rollout_logprobs,
+            "rollout_logp": self.corrects or self.use_rollout_logprobs or bool(self.score_centering_top_k),
+            TOP_IDS: bool(self.score_centering_top_k),
+            TOP_LOGP: bool(self.score_centering_top_k),
             "old_logp": self.early_old_logp or bool(self.kl_loss_coef and self.use_unbiased_kl),
             "reward": bool(self.overlong_buffer_len),
         }
@@ -97,6 +117,19 @@ class Terms:
     def early_old_logp(self) -> bool:
         """Reads ``old_logp`` once a step, before any micro-batch."""
         return self.corrects or bool(self.opd_kl_coef)
+
+
+def _centring(given: AlgorithmSection) -> dict[str, Any]:
+    if not given.use_score_centering:
+        return {}
+    found: dict[str, Any] = {"score_centering_top_k": given.score_centering_top_k}
+    if given.use_tis:
+        found |= {"score_centering_weight": "truncate"}
+        return {**found, "score_centering_bounds": (given.tis_clip_low, given.tis_clip)}
+    if given.correction is not None:  # the rules let none through but this one
+        bounds = [float(given.correction_options.get(name, default)) for name, default in ICEPOP.items()]
+        return {**found, "score_centering_weight": "mask", "score_centering_bounds": bounds}
+    return found
 
 
 NO_TERMS = Terms()

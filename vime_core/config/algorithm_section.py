@@ -42,6 +42,13 @@ class AlgorithmSection:
     correction_options: dict[str, Any] = opt({}, "options of the correction (JSON)")
     use_opsm: bool = opt(False, "drop sequences of negative advantage that drifted away from the sampler (OPSM)")
     opsm_delta: float = opt(1e-4, "how far they may drift: mean of mu - old over the sequence")
+    pg_loss_type: Literal["ppo", "reinforce"] | None = opt(
+        None, "reinforce: -A logp stands for the algorithm's own surrogate; ppo: the algorithm's, as without it"
+    )
+    use_score_centering: bool = opt(
+        False, "subtract the plain policy gradient's mean under the sampler"
+    )
+    score_centering_top_k: int = opt(128, "the sampler's likeliest tokens that it is computed from")
     get_mismatch_metrics: bool = opt(False, "log how far trainer and sampler are apart: kl, k3_kl, chi2, ESS")
     use_opd: bool = opt(False, "on-policy distillation: subtract the teacher's term from the advantages")
     opd_type: Literal["engine", "megatron"] | None = opt(

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from vime_core.interfaces.reward import Score, Unscored
+from vime_core.interfaces.rollout import TopLogprobs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +41,8 @@ class Sample:
         routing: experts that the engine sent each token to, [rows, layers, topk], prompt first; ``len(tokens) - 1``
             rows after model tokens that came with theirs, None where none were asked for. Rows once written stay: a
             continuation adds those that are missing.
+        top: what the engine found likeliest at the response tokens up to the last that came with it, where it was asked
+            for; NaN at observations.
         teacher_logp: [L] the teacher's log-prob of each sampled token, NaN at observations; empty until it was asked.
     """
 
@@ -59,6 +62,7 @@ class Sample:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     routing: npt.NDArray[np.integer] | None = field(default=None, compare=False)
+    top: TopLogprobs | None = field(default=None, compare=False)
     teacher_logp: list[float] = field(default_factory=list)
     status: Status = Status.PENDING
     reward: Score | Unscored | None = None
@@ -70,15 +74,17 @@ class Sample:
         logprobs: Sequence[float],
         versions: Sequence[int],
         routing: npt.NDArray[np.integer] | None = None,
+        top: TopLogprobs | None = None,
     ) -> None:
         """Tokens that the model sampled.
 
         Args:
+            top: the likeliest tokens at the same places.
             routing: a reply's experts, one row for every token of the sample so far, these included, but the last.
 
         Raises:
-            ValueError: the three differ in length, a log-prob is not a number <= 0 (up to rounding), or there are more
-                or fewer rows of experts.
+            ValueError: the three (or ``top``) differ in length, a log-prob is not a number <= 0 (up to rounding), or
+                there are more or fewer rows of experts.
         """
         if not len(tokens) == len(logprobs) == len(versions):
             raise ValueError(
@@ -87,6 +93,8 @@ class Sample:
         for position, value in enumerate(logprobs):
             if not value <= 1e-4:  # also true for NaN
                 raise ValueError(f"sample {self.name}: log-prob {value} at response token {position}")
+        if top is not None:
+            self._add_top(top, len(tokens))
         if routing is not None:
             self._add_routing(routing, len(self.prompt_tokens) + len(self.response_tokens) + len(tokens) - 1)
         self._grow(tokens, 1, logprobs, versions)
@@ -129,6 +137,20 @@ class Sample:
     def has_teacher(self) -> bool:
         return len(self.teacher_logp) == len(self.response_tokens)
 
+    def _add_top(self, top: TopLogprobs, length: int) -> None:
+        """After the rows that are there; what lies between are observations."""
+        if len(top) != length:
+            raise ValueError(f"sample {self.name}: likeliest tokens of {len(top)} places for {length} tokens")
+        import numpy as np
+
+        have, width = 0 if self.top is None else len(self.top), top.ids.shape[1]
+        between = len(self.response_tokens) - have
+        ids = [np.zeros((between, width), np.int32), top.ids]
+        values = [np.full((between, width), np.nan, np.float32), top.logprobs]
+        if self.top is not None:
+            ids, values = [self.top.ids, *ids], [self.top.logprobs, *values]
+        self.top = TopLogprobs(np.concatenate(ids), np.concatenate(values))
+
     def _add_routing(self, rows: npt.NDArray[np.integer], length: int) -> None:
         if len(rows) != length:
             raise ValueError(f"sample {self.name}: {len(rows)} rows of routed experts for {length + 1} tokens")
@@ -161,7 +183,7 @@ class Sample:
         self.response = ""
         for stream in (self.response_tokens, self.loss_mask, self.logprobs, self.versions, self.teacher_logp):
             stream.clear()
-        self.routing = None
+        self.routing = self.top = None
         self.status, self.reward, self.error = Status.PENDING, None, ""
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vime_core.engine.routing import checked_routing
+from vime_core.engine.top_logprobs import end_to_end
 from vime_core.errors import EngineError
-from vime_core.interfaces.rollout import GenerateReply
+from vime_core.interfaces.rollout import GenerateReply, TopLogprobs
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,6 +22,7 @@ FINISHES = ("stop", "length", "abort")
 @dataclass(frozen=True)
 class ReplyColumns:
     """n replies. ``tokens``, ``logprobs`` and ``versions`` [T] are end to end, reply i has ``lengths[i]`` of them.
+    ``top`` holds the likeliest tokens of the same T places, if they were asked for;
     ``routing`` [rows, layers, topk] holds the routed experts end to end, reply i has ``routed[i]`` rows (0: none);
     ``errors`` are (request id, message) of those that got none."""
 
@@ -33,6 +35,7 @@ class ReplyColumns:
     cached: npt.NDArray[np.int32]
     routed: npt.NDArray[np.int32]
     routing: npt.NDArray[np.integer] | None = None
+    top: TopLogprobs | None = None
     errors: list[tuple[str, str]] = field(default_factory=list)
 
     @classmethod
@@ -41,6 +44,7 @@ class ReplyColumns:
             return np.array([x for r in replies for x in getattr(r, name)], dtype=dtype)
 
         routing = [r.routing for r in replies if r.routing is not None]
+        tops = [r.top for r in replies if r.top is not None]
         return cls(
             ids=[r.id for r in replies],
             lengths=np.array([len(r.tokens) for r in replies], np.int32),
@@ -51,6 +55,7 @@ class ReplyColumns:
             cached=np.array([r.cached_tokens for r in replies], np.int32),
             routed=np.array([0 if r.routing is None else len(r.routing) for r in replies], np.int32),
             routing=np.concatenate(routing) if routing else None,
+            top=end_to_end(tops) if tops else None,
             errors=list(errors),
         )
 
@@ -64,7 +69,14 @@ class ReplyColumns:
             routing = self.routing[row : row + rows] if self.routing is not None and rows else None
             replies.append(
                 GenerateReply(
-                    self.ids[i], tokens[part], logprobs[part], versions[part], finish, int(self.cached[i]), routing
+                    self.ids[i],
+                    tokens[part],
+                    logprobs[part],
+                    versions[part],
+                    finish,
+                    int(self.cached[i]),
+                    routing,
+                    None if self.top is None else self.top[part],
                 )
             )
             start, row = start + length, row + rows
@@ -79,6 +91,7 @@ def checked_reply(
     finish: str | None,
     cached: int | None,
     routing: npt.NDArray[np.integer] | None = None,
+    top: TopLogprobs | None = None,
 ) -> GenerateReply:
     """A reply from what an engine said.
 
@@ -102,8 +115,10 @@ def checked_reply(
     if not len(tokens) == len(logprobs) == len(versions):
         counts = f"{len(tokens)} tokens, {len(logprobs)} log-probs, {len(versions)} weight versions"
         raise EngineError(f"request {id}: the engine's reply has {counts}")
+    if top is not None and len(top) != len(tokens):
+        raise EngineError(f"request {id}: the likeliest tokens of {len(top)} places came with {len(tokens)} tokens")
     routing = checked_routing(id, routing)
-    return GenerateReply(id, list(tokens), list(logprobs), versions, finish, cached or 0, routing)
+    return GenerateReply(id, list(tokens), list(logprobs), versions, finish, cached or 0, routing, top)
 
 
 def _number(version: str, id: str) -> int:

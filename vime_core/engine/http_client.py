@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.engine.columns import checked_reply
 from vime_core.engine.routing import routing_from_text
 from vime_core.engine.sampling import vllm_sampling
+from vime_core.engine.top_logprobs import top_from_content
 from vime_core.errors import EngineError
 from vime_core.interfaces.rollout import GenerateReply, GenerateRequest
 
@@ -75,7 +76,7 @@ class HttpClient:
         headers = {SESSION_HEADER: request.session} if request.session else {}
         try:
             async with asyncio.timeout(self.spec.timeout):
-                return reply_from_json(id, await self._post(id, body, headers))
+                return reply_from_json(id, await self._post(id, body, headers), request.params.top_logprobs)
         except TimeoutError:
             where = f"{self.spec.router} in {self.spec.timeout:.0f} s"
             raise EngineError(f"request {id}: no reply through {where}") from None
@@ -104,7 +105,12 @@ class HttpClient:
             return await response.json()
 
 
-def reply_from_json(id: str, answer: Mapping[str, Any]) -> GenerateReply:
+def reply_from_json(id: str, answer: Mapping[str, Any], top_logprobs: int = 0) -> GenerateReply:
+    """The engine's answer, with the ``top_logprobs`` likeliest tokens of each place.
+
+    Raises:
+        EngineError: something is missing, or is not of these tokens.
+    """
     choices = answer.get("choices") or []
     if len(choices) != 1:
         raise EngineError(f"request {id}: the engine's reply has {len(choices)} choices instead of one")
@@ -119,4 +125,5 @@ def reply_from_json(id: str, answer: Mapping[str, Any]) -> GenerateReply:
     details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
     routing = routing_from_text(id, choice.get("routed_experts"))
     finish, cached = choice.get("finish_reason"), details.get("cached_tokens")
-    return checked_reply(id, tokens, logprobs, spans, finish, cached, routing)
+    top = top_from_content(id, content or (), top_logprobs)
+    return checked_reply(id, tokens, logprobs, spans, finish, cached, routing, top)

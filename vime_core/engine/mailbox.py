@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.engine.columns import checked_reply
+from vime_core.engine.top_logprobs import split_flat
 from vime_core.errors import EngineError
 from vime_core.interfaces.rollout import GenerateReply
 
@@ -55,7 +56,8 @@ class AsyncMailbox:
 def reply_from_output(id: str, output: RequestOutput) -> GenerateReply:
     """Raises EngineError where vLLM left something out."""
     choice = output.outputs[0]
-    logprobs = None if choice.logprobs is None else choice.logprobs.logprobs  # type: ignore[union-attr]
+    flat: Any = choice.logprobs
+    logprobs, top = (None, None) if flat is None else split_flat(id, choice.token_ids, flat)
     spans = None if choice.weight_versions is None else [(s.version, s.start, s.end) for s in choice.weight_versions]
     return checked_reply(
         id,
@@ -65,6 +67,7 @@ def reply_from_output(id: str, output: RequestOutput) -> GenerateReply:
         choice.finish_reason,
         output.num_cached_tokens,
         choice.routed_experts,
+        top,
     )
 
 

@@ -29,7 +29,8 @@ def vllm_sampling(params: SamplingParams, seed: int | None) -> dict[str, Any]:
         "skip_special_tokens": params.skip_special_tokens,
         # text is only needed to look for stop strings in it
         "detokenize": bool(params.stop),
-        "logprobs": 0,
+        # one more than wanted: the server's list has the sampled token in it, the likeliest or not
+        "logprobs": params.top_logprobs + 1 if params.top_logprobs else 0,
     }
     if seed is None:
         seed = params.seed

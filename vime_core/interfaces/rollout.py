@@ -15,8 +15,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class TopLogprobs:
+    """The tokens that a sampler found likeliest at each of L places: ``ids`` [L, k] int32, all different at a place,
+    and their natural-log probabilities ``logprobs`` [L, k] float32."""
+
+    ids: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.ids.shape != self.logprobs.shape or self.ids.ndim != 2:
+            raise ValueError(f"ids {list(self.ids.shape)} and log-probs {list(self.logprobs.shape)} must be [L, k]")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, part: slice) -> TopLogprobs:
+        return TopLogprobs(self.ids[part], self.logprobs[part])
+
+
+@dataclass(frozen=True)
 class SamplingParams:
-    """How to sample. ``top_k = -1`` and ``top_p = 1.0`` keep the whole vocabulary; ``temperature = 0`` is greedy."""
+    """How to sample. ``top_k = -1`` and ``top_p = 1.0`` keep the whole vocabulary; ``temperature = 0`` is greedy.
+    ``top_logprobs`` likeliest tokens are asked for at every place, beside the sampled one."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -29,6 +49,7 @@ class SamplingParams:
     ignore_eos: bool = False
     seed: int | None = None
     skip_special_tokens: bool = True
+    top_logprobs: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -60,6 +81,7 @@ class GenerateReply:
         cached_tokens: prompt tokens served from the prefix cache.
         routing: experts that each token of prompt and response but the last was sent to, [prompt + L - 1, layers,
             topk]; None from an engine that was not asked for them.
+        top: the likeliest tokens at each of the L places; None where none were asked for.
     """
 
     id: str
@@ -69,6 +91,7 @@ class GenerateReply:
     finish: str
     cached_tokens: int = 0
     routing: npt.NDArray[np.integer] | None = field(default=None, compare=False)
+    top: TopLogprobs | None = field(default=None, compare=False)
 
 
 class GenerationClient(Protocol):

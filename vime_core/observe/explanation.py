@@ -15,6 +15,7 @@ import torch
 
 from vime_core.algorithms.common import GroupStats, group_stats_of
 from vime_core.algorithms.kl import kl_loss
+from vime_core.algorithms.loss import policy_term
 from vime_core.algorithms.prepare import Prepared
 from vime_core.algorithms.shaping import sampler_as_old
 from vime_core.algorithms.share import MicroShare
@@ -61,8 +62,10 @@ def explain_sample(inputs: LossInputs, algorithm: Algorithm, sample: int) -> Exp
         sample: 0 .. N-1.
 
     Raises:
-        DataError: there is no such sample.
+        DataError: there is no such sample, or the loss read what is not kept.
     """
+    if terms_of(inputs).score_centering_top_k:
+        raise DataError("score centring reads log-probs of many tokens at each place, and a run does not keep those")
     prepared, step_of = prepared_of(inputs), inputs.columns["optimizer_step"]
     if not 0 <= sample < len(step_of):
         raise DataError(f"step {inputs.facts['step']} has samples 0 .. {len(step_of) - 1}, not {sample}")
@@ -132,7 +135,7 @@ def _arithmetic(
     share = MicroShare.of(prepared, weight, samples, needs=needs, dtype=torch.float64)
     view = share.view(torch.from_numpy(inputs.columns["logp"]).double()[share.index])
     advantage = trainable(share.mask, share.advantage)
-    surrogate, _ = algorithm.surrogate(view, advantage, options)
+    surrogate, _ = policy_term(algorithm, options, view, advantage, terms)
     correction = torch.ones_like(advantage) if share.correction is None else share.correction
     columns = {
         "trained": share.mask,

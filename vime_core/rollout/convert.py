@@ -10,13 +10,20 @@ import numpy as np
 
 from vime_core.batch.routing import ROUTING
 from vime_core.batch.step_batch import Axis, StepBatch
+from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
 from vime_core.data.sample import Group, Sample, Status
 from vime_core.interfaces.reward import Score
 from vime_core.rollout.convert_routing import routing_column
+from vime_core.rollout.convert_top import top_columns
 
 
 def to_batch(
-    groups: Sequence[Group], *, rewarded: bool = True, teacher: bool = False, routing: bool = False
+    groups: Sequence[Group],
+    *,
+    rewarded: bool = True,
+    teacher: bool = False,
+    routing: bool = False,
+    top: bool = False,
 ) -> StepBatch:
     """The samples of the groups, in order.
 
@@ -24,10 +31,11 @@ def to_batch(
         rewarded: otherwise there are no rewards, and the batch holds NaN.
         teacher: there are log-probs of a teacher; they become the column ``teacher_logp``, NaN at observations.
         routing: the experts that the engine chose become the column ``routing`` (token axis).
+        top: the sampler's likeliest tokens become two columns (response axis).
 
     Raises:
         ValueError: a sample is not finished, or has no score, or none of the teacher's log-probs.
-        EngineError: a sample lacks experts.
+        EngineError: a sample lacks experts, or likeliest tokens.
     """
     samples = [sample for group in groups for sample in group.samples]
     unfinished = [s.name for s in samples if s.status not in (Status.COMPLETED, Status.TRUNCATED)]
@@ -41,6 +49,9 @@ def to_batch(
         extra["teacher_logp"] = ("response", _teacher(samples, size))
     if routing:
         extra[ROUTING] = ("token", routing_column(samples))
+    if top:
+        ids, values = top_columns(samples)
+        extra |= {TOP_IDS: ("response", ids), TOP_LOGP: ("response", values)}
     return StepBatch.of(
         tokens=_flat((part for s in samples for part in (s.prompt_tokens, s.response_tokens)), "int64", total.sum()),
         total_lengths=total,

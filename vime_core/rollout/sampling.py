@@ -20,6 +20,7 @@ def train_params(config: Config) -> SamplingParams:
         top_k=rollout.rollout_top_k,
         stop=tuple(rollout.rollout_stop),
         stop_token_ids=tuple(rollout.rollout_stop_token_ids),
+        top_logprobs=config.algorithm.score_centering_top_k if config.algorithm.use_score_centering else 0,
     )
 
 

@@ -97,6 +97,7 @@ class RolloutWorker:
             rewarded=self._rewarded,
             teacher=self.teacher is not None,
             routing=self._config.train.use_rollout_routing_replay,
+            top=self._config.algorithm.use_score_centering,
         )
         metrics = step_metrics(collected) | self.ledger.metrics()
         if self.teacher is not None:

@@ -80,7 +80,7 @@ class Critic:
         def finish(micro: Micro, values: torch.Tensor) -> tuple[torch.Tensor, Any]:
             return values[:0].sum(), (micro.places, values.detach(), micro.alive)
 
-        parts = self.sweep.through(batch, micro_batches, response_values, finish, gradient=False)
+        parts = self.sweep.through(batch, micro_batches, _values, finish, gradient=False)
         return self.sweep.gather(batch.response_tokens, parts)
 
     def train(
@@ -114,7 +114,7 @@ class Critic:
             return micro_value_loss(values[: len(places)], old, returns, weight, mask, clip)
 
         micro_batches = plan.micro_batches[self.sweep.layout.dp_rank]
-        parts = self.sweep.through(prepared.batch, micro_batches, response_values, loss, gradient=True)
+        parts = self.sweep.through(prepared.batch, micro_batches, _values, loss, gradient=True)
         return {**self.sweep.total(parts), **self.optimizer.step()}
 
     def _check_tokens(self, batch: StepBatch) -> None:
@@ -172,3 +172,7 @@ def _named(metrics: _Metrics) -> dict[str, float]:
     """Under catalogue names: those of an update are told apart from the policy's."""
     own = {name if name.startswith("value_") else f"critic-{name}": x for name, x in metrics.items()}
     return {f"train/{name}": x for name, x in own.items()}
+
+
+def _values(chunk: Any, hidden: torch.Tensor, micro: Micro) -> torch.Tensor:
+    return response_values(chunk, hidden, micro.packed)

@@ -54,10 +54,12 @@ class ResponseLogprobs:
     Attributes:
         logp: [l] float32, natural log, with gradient.
         entropy: [l] float32 nats, with gradient, or None.
+        named: [l, k] float32 log-probs of further tokens at the same places, with gradient, or None.
     """
 
     logp: torch.Tensor
     entropy: torch.Tensor | None
+    named: torch.Tensor | None = None
 
 
 class LateHead(ColumnParallelLinear):
@@ -107,9 +109,11 @@ def response_logprobs(
     temperature: float = 1.0,
     chunk_size: int = 1024,
     with_entropy: bool = False,
+    named: torch.Tensor | None = None,
 ) -> ResponseLogprobs:
     """Log-probs of this rank's response tokens under ``softmax(logits / temperature)``; last stage only. The same on
-    all tensor-parallel ranks. A batch without local response tokens gives empty tensors that still reach the graph."""
+    all tensor-parallel ranks. A batch without local response tokens gives empty tensors that still reach the graph.
+    ``named`` [l, k] int64 are ids of further tokens, in the order of ``packed.response_index``."""
     model = unwrap_model(model_chunk)
     head = model.output_layer
     weight = model.shared_embedding_or_output_weight() if model.share_embeddings_and_output_weights else head.weight
@@ -117,10 +121,12 @@ def response_logprobs(
     group = head.tp_group if head.tp_group.size() > 1 else None
     start = head.tp_group.rank() * weight.shape[0]
     valid = min(max(head.vocab_size - start, 0), weight.shape[0])
-    logp, entropy = token_logprobs(
-        rows, weight, packed.targets, VocabShard(start, valid, group), temperature, chunk_size, with_entropy
-    )
-    return ResponseLogprobs(logp, entropy)
+    targets = packed.targets if named is None else torch.cat([packed.targets[:, None], named], dim=1)
+    shard = VocabShard(start, valid, group)
+    logp, entropy = token_logprobs(rows, weight, targets, shard, temperature, chunk_size, with_entropy)
+    if named is None:
+        return ResponseLogprobs(logp, entropy)
+    return ResponseLogprobs(logp[:, 0], entropy, logp[:, 1:])
 
 
 def _predicting_rows(output_tensor: torch.Tensor, packed: PackedBatch, head: Any) -> torch.Tensor:

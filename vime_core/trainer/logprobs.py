@@ -55,18 +55,19 @@ def token_logprobs(
     Args:
         rows: [r, h] hidden states, the same on all tensor-parallel ranks.
         weight: [v, h] this rank's rows of the output layer.
-        targets: [r] int64 ids.
+        targets: [r] int64 ids, or [r, k]: several of each row.
         temperature: > 0.
         chunk_size: rows whose logits are held at a time; below 1: all.
 
     Returns:
-        ([r] float32, [r] float32 or None), natural log; the same on all tensor-parallel ranks.
+        (float32 of the targets' shape, [r] float32 or None), natural log; the same on all tensor-parallel ranks.
     """
     if temperature <= 0:
         raise ValueError(f"temperature {temperature}: log-probs need a temperature above 0")
     size = chunk_size if chunk_size > 0 else max(len(rows), 1)
-    logp, entropy = _TokenLogprobs.apply(rows, weight, targets, shard, float(temperature), size, with_entropy)
-    return logp, entropy if with_entropy else None
+    named = targets.reshape(len(rows), -1) if len(rows) else targets.reshape(0, *(targets.shape[1:] or (1,)))
+    logp, entropy = _TokenLogprobs.apply(rows, weight, named, shard, float(temperature), size, with_entropy)
+    return logp.reshape(targets.shape), entropy if with_entropy else None
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -81,22 +82,25 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk_size: int,
         with_entropy: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        lse, logp, entropy = (torch.empty(len(rows), dtype=torch.float32, device=rows.device) for _ in range(3))
+        lse, entropy = (torch.empty(len(rows), dtype=torch.float32, device=rows.device) for _ in range(2))
+        logp = torch.empty(targets.shape, dtype=torch.float32, device=rows.device)
+        width = targets.shape[1]
         for at in _chunks(len(rows), chunk_size):
             logits = _logits(rows[at], weight, shard, temperature)
             here, column = _columns(targets[at], shard)
-            picked = logits.gather(1, column[:, None])[:, 0].masked_fill(~here, 0.0)
+            picked = logits.gather(1, column).masked_fill_(~here, 0.0).T
             peak = shard.reduce(logits.amax(dim=1), dist.ReduceOp.MAX)
             if with_entropy:
                 scaled = logits.sub(peak[:, None]).exp_()
-                sums = torch.stack([scaled.sum(1), picked, torch.linalg.vecdot(scaled, logits)])
+                sums = torch.cat([picked, scaled.sum(1)[None], torch.linalg.vecdot(scaled, logits)[None]])
             else:
-                sums = torch.stack([logits.sub_(peak[:, None]).exp_().sum(1), picked])
-            total, target, *rest = shard.reduce(sums)
+                sums = torch.cat([picked, logits.sub_(peak[:, None]).exp_().sum(1)[None]])
+            reduced = shard.reduce(sums)
+            total = reduced[width]
             lse[at] = peak + total.log()
-            logp[at] = target - lse[at]
+            logp[at] = reduced[:width].T - lse[at, None]
             if with_entropy:
-                entropy[at] = lse[at] - rest[0] / total
+                entropy[at] = lse[at] - reduced[width + 1] / total
         ctx.save_for_backward(rows, weight, targets, lse, entropy)
         ctx.shard, ctx.temperature, ctx.chunk_size, ctx.with_entropy = shard, temperature, chunk_size, with_entropy
         if not with_entropy:
@@ -118,12 +122,12 @@ class _TokenLogprobs(torch.autograd.Function):
             log_p = logits.sub_(lse[at, None])
             slope = log_p.exp()
             if ctx.with_entropy:
-                pull = log_p.add_(entropy[at, None]).mul_(grad_entropy[at, None]).add_(grad_logp[at, None])
+                pull = log_p.add_(entropy[at, None]).mul_(grad_entropy[at, None]).add_(grad_logp[at].sum(1)[:, None])
                 slope.mul_(pull).neg_()
             else:
-                slope.mul_(grad_logp[at, None]).neg_()
+                slope.mul_(grad_logp[at].sum(1)[:, None]).neg_()
             here, column = _columns(targets[at], ctx.shard)
-            slope.scatter_add_(1, column[:, None], (grad_logp[at] * here)[:, None])
+            slope.scatter_add_(1, column, grad_logp[at] * here)
             slope = slope.div_(ctx.temperature).to(rows.dtype)
             if grad_rows is not None:
                 grad_rows[at] = slope @ weight

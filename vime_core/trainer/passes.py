@@ -61,9 +61,9 @@ def micro_of(batch: StepBatch, samples: Sequence[int], layout: ParallelLayout, d
     return Micro(chosen, packed.to(device), places, alive)
 
 
-#: what the last stage makes of a micro-batch's final hidden states: (chunk, hidden states, packed row) -> what its
+#: what the last stage makes of a micro-batch's final hidden states: (chunk, hidden states, micro-batch) -> what its
 #: Finish gets
-Read = Callable[[Any, torch.Tensor, PackedBatch], Any]
+Read = Callable[[Any, torch.Tensor, Micro], Any]
 #: what the last stage does with it: (loss, anything to collect)
 Finish = Callable[[Micro, Any], tuple[torch.Tensor, Any]]
 
@@ -89,7 +89,7 @@ class Sweep:
                 output = forward_step(chunk, micro.packed)
 
             def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Any]:
-                total, collected = finish(micro, read(chunk, hidden, micro.packed))
+                total, collected = finish(micro, read(chunk, hidden, micro))
                 return total, torch.ones((), dtype=torch.int, device=total.device), collected
 
             return output, loss
@@ -154,12 +154,15 @@ class Passes(Sweep):
         gradient: bool,
         entropy: bool = False,
         temperature: float | None = None,
+        named: torch.Tensor | None = None,
     ) -> list[Any]:
-        """As :meth:`through`; ``finish`` gets the :class:`ResponseLogprobs` of its micro-batch."""
+        """As :meth:`through`; ``finish`` gets the :class:`ResponseLogprobs` of its micro-batch, with those of the
+        tokens ``named`` [R, k] int64 too."""
         kelvin = self.temperature if temperature is None else temperature
 
-        def read(chunk: Any, hidden: torch.Tensor, packed: PackedBatch) -> ResponseLogprobs:
-            return response_logprobs(chunk, hidden, packed, kelvin, self.chunk_size, entropy)
+        def read(chunk: Any, hidden: torch.Tensor, micro: Micro) -> ResponseLogprobs:
+            ids = None if named is None else named[micro.places].to(self.device)
+            return response_logprobs(chunk, hidden, micro.packed, kelvin, self.chunk_size, entropy, ids)
 
         return self.through(batch, micro_batches, read, finish, gradient=gradient)
 

@@ -20,6 +20,7 @@ from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
 from vime_core.algorithms.share import MicroShare
 from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
 from vime_core.batch.plan import StepPlan, plan_steps
+from vime_core.batch.top_logprobs import TOP_IDS
 from vime_core.trainer.mismatch import mismatch
 from vime_core.trainer.optimizer import mean_of_steps
 
@@ -138,6 +139,7 @@ class TrainStep:
             ).to(logprobs.logp.device)
             logp = logprobs.logp if micro.alive else logprobs.logp[:0]
             entropy = None if logprobs.entropy is None else logprobs.entropy[: len(logp)]
+            top_logp = None if logprobs.named is None else logprobs.named[: len(logp)]
             total, pairs = micro_loss(
                 self.algorithm,
                 self.options,
@@ -147,11 +149,15 @@ class TrainStep:
                 share.correction,
                 entropy,
                 self.terms,
+                top_logp,
             )
             return total, _Part(pairs, micro.places, logprobs.logp.detach(), micro.alive)
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
-        parts = self.passes.run(prepared.batch, mine, loss, gradient=True, entropy=self.terms.entropy_coef != 0.0)
+        named = prepared.batch.t(TOP_IDS).long() if self.terms.score_centering_top_k else None
+        parts = self.passes.run(
+            prepared.batch, mine, loss, gradient=True, entropy=self.terms.entropy_coef != 0.0, named=named
+        )
         return _Done({**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}, parts)
 
     @property

@@ -19,6 +19,7 @@ SWITCHES: Mapping[str, str] = {
     "correction_options": "correction",
     "opsm_delta": "use_opsm",
     "opd_kl_coef": "use_opd",
+    "score_centering_top_k": "use_score_centering",
     "overlong_penalty_factor": "overlong_buffer_len",
 }
 
@@ -113,4 +114,41 @@ def overlong(config: Config, facts: Facts) -> Iterator[str]:
         yield f"{said(config, 'overlong_buffer_len')}: {said(config, 'advantage_estimator')} reads no reward"
 
 
-RULES = (switched_on, kl_in_one_place, kl_loss_pulls, one_correction, one_teacher, overlong)
+def plain_gradient(config: Config, facts: Facts) -> Iterator[str]:
+    """Nothing asks for a clip that is not there."""
+    if config.algorithm.pg_loss_type != "reinforce" or _supervised(config):
+        return
+    clips = [name for name in ("eps_clip", "eps_clip_high", "eps_clip_c") if given(config, name)]
+    if clips:
+        yield f"{said(config, *clips)} is not read with {said(config, 'pg_loss_type')}, which has no ratio to clip"
+
+
+def score_centring(config: Config, facts: Facts) -> Iterator[str]:
+    """It centres the plain gradient, with a weight of single tokens, over a head that the vocabulary has."""
+    a = config.algorithm
+    if not a.use_score_centering or _supervised(config):
+        return
+    here = said(config, "use_score_centering")
+    if a.pg_loss_type != "reinforce":
+        yield f"{here} centres the plain policy gradient: give --pg-loss-type reinforce"
+    if a.use_opsm:
+        yield f"{said(config, 'use_opsm')} drops whole sequences, which {here} does not know of; give one of them"
+    if a.correction not in (None, "icepop"):
+        yield f"{said(config, 'correction')} is no weight of single tokens; with {here} give --use-tis or icepop"
+    odd = sorted(set(a.correction_options) - {"low", "high"})
+    if odd:
+        yield f"{said(config, 'correction_options')}: {here} reads low and high, not {', '.join(odd)}"
+    if a.use_opd:
+        yield f"{said(config, 'use_opd')} and {here} do not go together: the teacher's term has another mean"
+    if a.use_rollout_logprobs:
+        yield f"{said(config, 'use_rollout_logprobs')}: {here} reads the policy's own log-probs; leave it out"
+    size = facts.number("vocab_size")
+    if a.score_centering_top_k < 1 or (size is not None and a.score_centering_top_k >= size):
+        limit = f", below the vocabulary's {size}" if size is not None else ""
+        yield f"{said(config, 'score_centering_top_k')} must be at least 1{limit}"
+
+
+RULES = (
+    *(switched_on, kl_in_one_place, kl_loss_pulls, one_correction, one_teacher, overlong),
+    *(plain_gradient, score_centring),
+)

@@ -1,0 +1,55 @@
+"""Whole runs with score centring: the engine's likeliest tokens, their log-probs from every trainer layout, a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.runs import flags, step_rows, vime
+
+Options = Callable[..., dict[str, Any]]
+pytestmark = pytest.mark.slow
+
+CENTRED = {"pg_loss_type": "reinforce", "use_score_centering": True, "score_centering_top_k": 24}
+RUNS: dict[str, dict[str, Any]] = {
+    "direct": {"use_tis": True},
+    "two-servers": {"rollout_num_gpus": 2},
+    "tensor-parallel": {"actor_num_gpus_per_node": 2, "tensor_model_parallel_size": 2},
+}
+
+
+def run(folder: Path, name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
+    done = vime(folder, "train", *flags(**options | {"run_dir": name}))
+    assert done.code == 0, done.text
+    assert done.left == {}
+    return step_rows(folder / name)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_gradient_is_centred(tmp_path: Path, grpo: Options, name: str) -> None:
+    """The same first step with and without: another gradient from the same samples."""
+    (centred, *_) = run(tmp_path, "with", grpo(**CENTRED, **RUNS[name]))
+    (plain, *_) = run(tmp_path, "without", grpo(pg_loss_type="reinforce", **RUNS[name]))
+    gap = "train/train_rollout_logprob_abs_diff"
+    assert 0 < centred[gap] <= 1e-5
+    assert centred["rollout/raw_reward"] == plain["rollout/raw_reward"]
+    assert 0 < centred["train/grad_norm"] != plain["train/grad_norm"]
+
+
+def test_a_rollout_that_drops_them_is_an_error(tmp_path: Path, grpo: Options) -> None:
+    (tmp_path / "forgetful.py").write_text(
+        "from vime_core.rollout.generate import Generate\n"
+        "class Forgetful(Generate):\n"
+        "    async def generate(self, samples, client, params):\n"
+        "        done = await super().generate(samples, client, params)\n"
+        "        for sample in done:\n"
+        "            sample.top = None\n"
+        "        return done\n"
+    )
+    done = vime(tmp_path, "train", *flags(**grpo(**CENTRED, rollout_function="forgetful.py:Forgetful")))
+    assert done.code == 1
+    assert done.left == {}
+    assert "score centring: no likeliest tokens with group" in done.err
