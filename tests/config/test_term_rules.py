@@ -120,6 +120,7 @@ BROKEN: list[tuple[rules.Rule, str, Facts, str]] = [
             ("--use-unbiased-kl", "--use-kl-loss"),
             ("--tis-clip 3", "--use-tis"),
             ("--score-centering-top-k 3", "--use-score-centering"),
+            ("--log-probs-max-tokens-per-gpu 64", "--use-dynamic-batch-size"),
             ("--tis-clip-low 0.1 --correction tis", "--use-tis"),
             ('--use-tis --correction-options {"high":3}', "--correction"),
             ("--opsm-delta 0.1", "--use-opsm"),

@@ -1,7 +1,8 @@
 """Columns that the trainer itself adds to a step batch before the algorithm's stages.
 
 Log-probs of the policy before the step, of the reference and of the teacher, and a critic's values: one forward pass
-each, packed as in training, so that models with equal weights give numbers that are equal to the bit.
+each, packed as in training unless asked otherwise, so that models with equal weights give numbers that are equal to the
+bit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vime_core.batch.plan import StepPlan, forward_of
 from vime_core.trainer.companions import TEACHER
 
 if TYPE_CHECKING:
@@ -34,15 +34,14 @@ class Columns:
     critic: Critic | None = None
 
     def fill(
-        self, batch: StepBatch, plans: Sequence[StepPlan], *, old_logp: bool
+        self, batch: StepBatch, mine: Sequence[Sequence[int]], *, old_logp: bool
     ) -> tuple[StepBatch, dict[str, float]]:
         """(the batch with every column, seconds of each pass under its metric's name).
 
         Args:
-            plans: all optimizer steps of the rollout step.
+            mine: this data-parallel rank's micro-batches of the whole rollout step.
             old_logp: the policy's own log-probs are wanted before the stages.
         """
-        mine = forward_of(plans)[self.passes.layout.dp_rank]
         times: dict[str, float] = {}
         for name, column in self.companions.columns():
             clock = time.monotonic()

@@ -19,7 +19,7 @@ from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
 from vime_core.algorithms.share import MicroShare
 from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
-from vime_core.batch.plan import StepPlan, plan_steps
+from vime_core.batch.plan import StepPlan, forward_of, plan_forward, plan_steps
 from vime_core.batch.top_logprobs import TOP_IDS
 from vime_core.trainer.mismatch import mismatch
 from vime_core.trainer.optimizer import mean_of_steps
@@ -59,7 +59,7 @@ class TrainStep:
         plans = self._plan(batch)
         self.passes.replay.check(batch)
         self.columns.companions.before_step(step)
-        batch, times = self.columns.fill(batch, plans, old_logp=self._wants_old_logp(plans))
+        batch, times = self.columns.fill(batch, self._forward(batch, plans), old_logp=self._wants_old_logp(plans))
         prepared = prepare_step(
             self.algorithm,
             self.options,
@@ -113,17 +113,23 @@ class TrainStep:
         return mismatch(batch, logp, samples=plans[0].samples, detailed=self.terms.get_mismatch_metrics)
 
     def _plan(self, batch: StepBatch) -> list[StepPlan]:
+        packing = self._packing_of(self.config.train.max_tokens_per_gpu)
+        return plan_steps(batch, global_batch_size=self.config.global_batch, **packing)
+
+    def _forward(self, batch: StepBatch, plans: Sequence[StepPlan]) -> Sequence[Sequence[int]]:
+        """This rank's micro-batches of passes without gradient: those of training, or of a size of their own."""
+        cap, rank = self.config.train.log_probs_max_tokens_per_gpu, self.passes.layout.dp_rank
+        return (forward_of(plans) if cap is None else plan_forward(batch, **self._packing_of(cap)))[rank]
+
+    def _packing_of(self, cap: int | None) -> dict[str, Any]:
         train, layout = self.config.train, self.passes.layout
-        cap = train.max_tokens_per_gpu if train.use_dynamic_batch_size else None
-        return plan_steps(
-            batch,
-            global_batch_size=self.config.global_batch,
-            dp_size=layout.dp_size,
-            max_tokens=cap * layout.cp_size if cap else None,
-            micro_batch_size=train.micro_batch_size,
-            balance="cost" if train.balance_data else "order",
-            length_multiple=2 * layout.cp_size if layout.cp_size > 1 else 1,
-        )
+        return {
+            "dp_size": layout.dp_size,
+            "max_tokens": cap * layout.cp_size if cap and train.use_dynamic_batch_size else None,
+            "micro_batch_size": train.micro_batch_size,
+            "balance": "cost" if train.balance_data else "order",
+            "length_multiple": 2 * layout.cp_size if layout.cp_size > 1 else 1,
+        }
 
     def _optimizer_step(self, prepared: Prepared, plan: StepPlan) -> _Done:
         for chunk in self.passes.model.chunks:

@@ -20,6 +20,7 @@ SWITCHES: Mapping[str, str] = {
     "opsm_delta": "use_opsm",
     "opd_kl_coef": "use_opd",
     "score_centering_top_k": "use_score_centering",
+    "log_probs_max_tokens_per_gpu": "use_dynamic_batch_size",
     "overlong_penalty_factor": "overlong_buffer_len",
 }
 
