@@ -55,7 +55,7 @@ def test_it_is_bound_to_the_run() -> None:
     config = Config(plugins={"cuda": CudaOptions(trainer="plain", deterministic=True)})
     bound = CudaBackend().bind(config.replace("cluster", colocate=True, rollout_num_gpus_per_engine=2))
     assert bound.environment("engine")["PYTORCH_ALLOC_CONF"] == "expandable_segments:False"
-    assert bound.engine_arguments() == {"distributed_executor_backend": "mp", "enable_sleep_mode": True}
+    assert bound.engine_arguments() == {"distributed_executor_backend": "mp"}
     assert situation_of(Config()) == Situation() == CudaBackend().situation
     assert CudaBackend().engine_arguments() == {}
 

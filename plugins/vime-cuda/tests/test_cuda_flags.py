@@ -36,14 +36,9 @@ def test_the_defaults_are_allowed() -> None:
         (config(PLAIN, megatron={"fp8": "hybrid"}), "--fp8 hybrid (default): it is Transformer Engine's"),
         (config(PLAIN, megatron={"gradient_accumulation_fusion": True}), "--gradient-accumulation-fusion True"),
         (config(PLAIN, megatron={"tp_comm_overlap": True}), "--tp-comm-overlap True (default): Transformer Engine's"),
-        (config(vllm={"enable_sleep_mode": False}, colocate=True), "--no-vllm-enable-sleep-mode: colocated"),
         (synced("nccl", colocate=True), "--weight-sync nccl: NCCL refuses two ranks on one device"),
         (synced("cuda/nccl", colocate=True), "--weight-sync nccl: NCCL refuses two ranks on one device"),
         (synced("cuda/cuda_ipc"), "--weight-sync cuda_ipc: trainer and engines share no device"),
-        (
-            config(colocate=True, rollout_num_gpus=4, actor_num_gpus_per_node=2),
-            "--colocate: the engines have 4 devices and the trainer 2",
-        ),
         (config(vllm={"distributed_executor_backend": "ray"}), "--vllm-distributed-executor-backend ray"),
     ],
     ids=lambda value: value.split(":")[0][:40] if isinstance(value, str) else "",
@@ -57,7 +52,6 @@ def test_what_is_fine_beside_the_right_option() -> None:
     te = CudaOptions(trainer="te")
     assert violations(config(te, megatron={"fp8": "hybrid", "gradient_accumulation_fusion": True})) == []
     assert violations(synced("nccl")) == violations(synced("cuda_ipc", colocate=True)) == []
-    assert violations(config(colocate=True, rollout_num_gpus=4, actor_num_gpus_per_node=4)) == []
 
 
 def test_latent_attention_needs_transformer_engine(tmp_path) -> None:

@@ -8,11 +8,10 @@ from vime_cuda.environment import Situation
 
 
 def engine_arguments(situation: Situation) -> dict[str, Any]:
-    """Arguments under vLLM's names. Log-probs as the core wants them are the core's to ask for."""
+    """Arguments under vLLM's names. What a run relies on (log-probs as sampled, sleep mode where engines sleep) is the
+    core's to ask for."""
     found: dict[str, Any] = {}
     if situation.engine_devices > 1:
         # in a Ray placement group vLLM would place its workers by Ray, outside of the engine's actor
         found["distributed_executor_backend"] = "mp"
-    if situation.colocated:
-        found["enable_sleep_mode"] = True
     return found

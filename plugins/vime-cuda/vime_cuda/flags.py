@@ -51,28 +51,12 @@ def latent_attention(config: Config, options: CudaOptions) -> Iterator[str]:
         )
 
 
-def sleeping(config: Config, options: CudaOptions) -> Iterator[str]:
-    if config.cluster.colocate and config.vllm.get("enable_sleep_mode") is False:
-        yield "--no-vllm-enable-sleep-mode: colocated, the engine has to give its memory back; leave it out"
-
-
 def carrier(config: Config, options: CudaOptions) -> Iterator[str]:
     name = (config.sync.weight_sync or "").removeprefix("cuda/")
     if name == "nccl" and config.cluster.colocate:
         yield "--weight-sync nccl: NCCL refuses two ranks on one device, and --colocate has them; leave it out"
     if name == "cuda_ipc" and not config.cluster.colocate:
         yield "--weight-sync cuda_ipc: trainer and engines share no device to share memory on; leave it out"
-
-
-def partners(config: Config, options: CudaOptions) -> Iterator[str]:
-    """Memory is shared on a device: every engine worker needs a trainer rank there."""
-    cluster = config.cluster
-    workers = config.num_engines * cluster.rollout_num_gpus_per_engine
-    if cluster.colocate and config.needs_engines and workers > config.trainer_ranks:
-        yield (
-            f"--colocate: the engines have {workers} devices and the trainer {config.trainer_ranks}; an engine's "
-            "weights come from the trainer rank on the same device, so give the trainer as many"
-        )
 
 
 def executor(config: Config, options: CudaOptions) -> Iterator[str]:
@@ -86,9 +70,7 @@ def executor(config: Config, options: CudaOptions) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     needs_transformer_engine,
     latent_attention,
-    sleeping,
     carrier,
-    partners,
     executor,
 )
 
