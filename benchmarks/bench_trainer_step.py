@@ -1,6 +1,6 @@
 """Tokens per second of a training step: our Megatron trainer against plain Hugging Face on the same samples.
 
-    python benchmarks/bench_trainer_step.py [--models smollm2 tiny] [--threads 1 2] [--steps 3]
+    python benchmarks/bench_trainer_step.py [--models smollm2 tiny] [--threads 2] [--steps 2]
 
 64 samples with the lengths of real responses (a long tail). Both sides take turns in one run. The plain side pads each
 micro-batch to its longest sample; several micro-batch sizes may be given, and the fastest counts.
@@ -22,9 +22,9 @@ HERE = Path(__file__).resolve().parent
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["smollm2", "tiny"], choices=("smollm2", "tiny"))
-    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--steps", type=int, default=3, help="measured steps a side, after one to warm up")
-    parser.add_argument("--micro-batch", nargs="+", type=int, default=[8, 16], help="of the plain side")
+    parser.add_argument("--threads", nargs="+", type=int, default=[2])
+    parser.add_argument("--steps", type=int, default=2, help="measured steps a side, after one to warm up")
+    parser.add_argument("--micro-batch", nargs="+", type=int, default=[8], help="of the plain side")
     parser.add_argument("--max-tokens", type=int, default=4096, help="tokens of our packed micro-batch")
     args = parser.parse_args()
     heading("Training step: vime (Megatron, packed) against plain Hugging Face (padded)")

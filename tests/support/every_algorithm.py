@@ -1,8 +1,9 @@
-"""Two steps of every registered algorithm, one after the other, in the same real processes over gloo.
+"""Two steps of every case, one after the other, in the same real processes over gloo.
 
     python -m tests.support.every_algorithm MODEL_FOLDER OTHER_FOLDER '{"megatron": {...}}' WORLD
 
-Prints ``RESULT {algorithm: [metrics of each step]}``. OTHER_FOLDER is the reference and the teacher. The batch holds
+A case is a registered algorithm, GRPO under one of the aggregations, or GRPO with its score centred. Prints
+``RESULT {case: [metrics of each step]}``. OTHER_FOLDER is the reference and the teacher. The batch holds
 what breaks averages: a group of one, a group of equal rewards, an empty response, a masked sample, masked tails, NaN
 under the mask, and so few trainable samples in the second step that a rank gets none.
 """
@@ -28,17 +29,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 #: the terms around every algorithm but those whose own options exclude them
 TERMS = {"use_kl_loss": True, "kl_loss_coef": 0.05, "kl_loss_type": "k3", "entropy_coef": 0.01, "use_tis": True}
+#: of score centring: the log-probs of further tokens at each place go into the loss
+CENTRED = {"pg_loss_type": "reinforce", "use_score_centering": True, "score_centering_top_k": 4, "use_tis": True}
 
 
 def names() -> list[str]:
+    """``algorithm`` or ``algorithm:variant``."""
+    from vime_core.batch.aggregate import AGGREGATIONS
     from vime_core.plugins import Plugins
 
-    return [p.name for p in Plugins.load(autoload=False, environ={}).algorithms if p.name != "sft"]
+    algorithms = [p.name for p in Plugins.load(autoload=False, environ={}).algorithms if p.name != "sft"]
+    return [*algorithms, *(f"grpo:{aggregation}" for aggregation in AGGREGATIONS), "grpo:centred"]
 
 
-def tricky_batch(step: int, vocabulary: int = 97) -> Any:
+def tricky_batch(step: int, vocabulary: int = 97, centred: bool = False) -> Any:
     """12 samples in groups of 3, 1, 3, 3, 2. In step 1 all but one sample are masked."""
     from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
 
     rng = np.random.default_rng(step)
     total = rng.integers(8, 40, 12)
@@ -54,7 +61,10 @@ def tricky_batch(step: int, vocabulary: int = 97) -> Any:
         mask[starts[11]] = True
     reward = rng.integers(0, 4, 12) / 2
     reward[4:7] = 0.5
+    likeliest = np.argsort(rng.random((response.sum(), vocabulary)), axis=1)[:, :4]
+    head = np.where(mask[:, None], np.log(rng.dirichlet(np.ones(5), response.sum())[:, :4]), np.nan)
     return StepBatch.of(
+        extra={TOP_IDS: ("response", likeliest), TOP_LOGP: ("response", head)} if centred else None,
         tokens=rng.integers(3, vocabulary, total.sum()),
         total_lengths=total,
         response_lengths=response,
@@ -72,11 +82,14 @@ def train(name: str, folder: str, other: str, sections: dict[str, Any], world: i
     from vime_core.plugins import Plugins
     from vime_core.trainer.worker import TrainerWorker
 
-    own = OPTIONS.get(name, {})
+    algorithm, _, variant = name.partition(":")
+    centred = variant == "centred"
+    own = OPTIONS.get(name, {}) | (CENTRED if centred else {})
     terms = {} if "kl_coef" in own else TERMS
     sections = {
         **sections,
-        "algorithm": {"advantage_estimator": name, **terms, **own},
+        "algorithm": {"advantage_estimator": algorithm, **terms, **own},
+        "train": {**sections["train"], "aggregation": None if centred else variant or None},
         "model": {"ref_load": other, "opd_teacher_load": other if "opd_type" in own else None},
         "rollout": {"rollout_batch_size": 4, "n_samples_per_prompt": 3, "rollout_max_response_len": 24},
     }
@@ -84,7 +97,7 @@ def train(name: str, folder: str, other: str, sections: dict[str, Any], world: i
     worker = TrainerWorker(make_config(sections, world), plugins, plugins.choose_device("cpu").load()(), rank)
     try:
         worker.setup("127.0.0.1", port, folder, None, 100)
-        return [worker.train(step, tricky_batch(step)) for step in range(2)]
+        return [worker.train(step, tricky_batch(step, centred=centred)) for step in range(2)]
     finally:
         worker.close()
 
