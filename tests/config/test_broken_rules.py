@@ -13,6 +13,7 @@ from vime_core.config import rules
 from vime_core.config.facts import Facts
 from vime_core.config.rules import (
     batches,
+    colocation,
     companions,
     inputs,
     layout,
@@ -315,7 +316,57 @@ CASES: list[tuple[rules.Rule, str, Mapping[str, Any], Facts, str]] = [
         Facts(),
         "a sinkhorn router takes no choice",
     ),
-    (layout.colocation, "--colocate", {}, Facts(supports_colocate=False), "cannot be shared; use --no-colocate"),
+    (colocation.shareable, "--colocate", {}, Facts(supports_colocate=False), "cannot be shared; use --no-colocate"),
+    (
+        colocation.nobody_to_make_room_for,
+        "--offload-train --rollout-sleep-level 2",
+        {},
+        Facts(),
+        "--offload-train (flag --offload-train) and --rollout-sleep-level 2 (flag --rollout-sleep-level): trainer and",
+    ),
+    (
+        colocation.nobody_to_make_room_for,
+        "--offload-rollout " + EXTERNAL,
+        {},
+        Facts(),
+        "have devices of their own; add --colocate or leave it out",
+    ),
+    (
+        colocation.engines_on_the_trainers_devices,
+        "--colocate --rollout-num-gpus 4 --actor-num-gpus-per-node 2",
+        {},
+        Facts(),
+        "--rollout-num-gpus 4 (flag --rollout-num-gpus) and --rollout-num-gpus-per-engine 1 (default); use as few",
+    ),
+    (
+        colocation.engines_on_the_trainers_devices,
+        "--colocate --rollout-num-gpus-per-engine 2",
+        {},
+        Facts(),
+        "the trainer has the devices of --actor-num-nodes 1 (default) and --actor-num-gpus-per-node 1 (default)",
+    ),
+    (
+        colocation.engines_on_the_trainers_devices,
+        "--colocate --rollout-num-gpus-per-engine 4 --actor-num-nodes 2 --actor-num-gpus-per-node 2",
+        {},
+        Facts(),
+        "an engine has one node, so the first must divide the second",
+    ),
+    (
+        colocation.sleep,
+        "--colocate --vllm-no-enable-sleep-mode",
+        {},
+        Facts(supports_sleep=True),
+        "(flag --vllm-no-enable-sleep-mode): colocated, the engines have to give their memory back",
+    ),
+    (colocation.sleep, "--colocate --no-offload-rollout --rollout-sleep-level 2", {}, Facts(), "no engine sleeps with"),
+    (
+        colocation.sleep,
+        "--colocate --rollout-sleep-level 2 --update-weights-interval 2",
+        {},
+        Facts(),
+        "--update-weights-interval 2 (flag --update-weights-interval) does not bring others every step",
+    ),
 ]
 
 

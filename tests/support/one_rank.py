@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ def train(
     resume: Path | None = None,
     save: Path | None = None,
     losses: Path | None = None,
+    between: Callable[[Any], None] = lambda worker: None,
     **sections: dict[str, Any],
 ) -> dict[str, Any]:
     """``rows``: metrics of each step. ``scores``: log-probs of a probe before the first step and after each.
 
     Args:
         first: number of the first step; step k trains on batch k. resume, save: folder of a checkpoint to start from
-            and to leave. losses: folder for what each step's loss is computed from.
+            and to leave. losses: folder for what each step's loss is computed from. between: gets the worker before
+            each step.
         sections: values of configuration sections.
     """
     from vime_core.plugins import Plugins
@@ -35,6 +38,7 @@ def train(
         worker.setup("127.0.0.1", free_port("127.0.0.1"), folder, _text(resume), 100, _text(losses))
         rows, scores = [], [_score(worker)]
         for step in range(first, first + steps):
+            between(worker)
             rows.append(worker.train(step, make_batch(step)))
             scores.append(_score(worker))
         if save is not None:

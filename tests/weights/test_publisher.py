@@ -60,6 +60,15 @@ def test_bytes_and_digest_arrive_as_sent(publisher: Publisher) -> None:
     assert layout_faults(manifest, {}, tied=False) == []
 
 
+def test_what_was_published_can_give_its_memory_up(publisher: Publisher) -> None:
+    """A tensor that numpy has shared memory with cannot."""
+    sent = tensors()
+    manifest = publisher.publish(iter(sent.items()), 1)
+    for tensor in sent.values():
+        tensor.untyped_storage().resize_(0)
+    assert equal(received(manifest), tensors())
+
+
 def test_the_former_version_stays_whole_while_the_next_is_written(publisher: Publisher) -> None:
     first = received(publisher.publish(tensors(1).items(), 1))
     second = received(publisher.publish(tensors(2).items(), 2))

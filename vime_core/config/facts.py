@@ -24,6 +24,7 @@ class Facts:
         reads: what the algorithm itself reads, whatever its options.
         supplies: what the trainer can put into a batch.
         supports_colocate: the device can be shared by trainer and engines.
+        supports_sleep: its engines can give their memory up.
     """
 
     model: Mapping[str, Any] | None = None
@@ -34,6 +35,7 @@ class Facts:
     reads: frozenset[str] | None = None
     supplies: frozenset[str] | None = None
     supports_colocate: bool | None = None
+    supports_sleep: bool | None = None
 
     def number(self, *names: str) -> int | None:
         """The first of these integers that the model's config.json has."""

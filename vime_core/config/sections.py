@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vime_core.config.algorithm_section import AlgorithmSection
+from vime_core.config.cluster_section import ClusterSection
 from vime_core.config.option import opt
 
 
@@ -30,25 +31,6 @@ class RunSection:
     stop_when: str | None = opt(None, "end early once true after an evaluation, e.g. 'eval/addition >= 0.5'")
     target: str | None = opt(None, "must be true at the end, else exit code 1, e.g. 'eval/addition >= 0.9'")
     seed: int = opt(1234, "seed of the trainer (Megatron's --seed)")
-
-
-@dataclass(frozen=True)
-class ClusterSection:
-    """Placement. A "GPU" is a device of the chosen backend; on the CPU device it is a process slot."""
-
-    device: str | None = opt(None, "device backend; by default the available one of the highest priority")
-    actor_num_nodes: int = opt(1, "nodes of the trainer")
-    actor_num_gpus_per_node: int = opt(1, "trainer ranks a node")
-    rollout_num_gpus: int | None = opt(None, "devices of all engines together; default: one engine's")
-    rollout_num_gpus_per_engine: int = opt(1, "devices an engine: its tensor parallel size")
-    colocate: bool = opt(False, "trainer and engines share the devices")
-    trainer_cpu_threads: int = opt(1, "CPU threads of a trainer rank; more than one pays only for larger models")
-    engine_cpu_threads: int = opt(
-        1, "CPU threads of an engine; trainer and engines take turns, so both may have all cores"
-    )
-    ray_address: str | None = opt(None, "address of a running Ray cluster; by default Ray is started and ended by vime")
-    distributed_timeout_minutes: float = opt(10.0, "deadline of a collective and of process-group setup")
-    start_timeout_secs: float = opt(300.0, "deadline for trainer ranks, engines and router to come up")
 
 
 @dataclass(frozen=True)
@@ -307,7 +289,13 @@ class Config:
         if self.engine.rollout_external_engine_addrs:
             return 0
         per = self.cluster.rollout_num_gpus_per_engine
-        return (self.cluster.rollout_num_gpus or per) // per
+        return self.engine_devices // per
+
+    @property
+    def engine_devices(self) -> int:
+        """Devices of all engines that vime starts together."""
+        default = self.trainer_ranks if self.cluster.colocate else self.cluster.rollout_num_gpus_per_engine
+        return self.cluster.rollout_num_gpus or default
 
     @property
     def samples_per_step(self) -> int:
@@ -329,6 +317,17 @@ class Config:
     def teacher_engine(self) -> bool:
         """Beside the policy's engines there is a teacher's."""
         return self.train.loss_type == "policy_loss" and self.algorithm.opd_type == "engine"
+
+    def engines_sleep(self, possible: bool) -> bool:
+        """Engines give devices up while the trainer works. possible: they can (``supports_sleep`` of the device)."""
+        wish = self.cluster.offload_rollout
+        return self.cluster.colocate and (possible if wish is None else wish)
+
+    def trainer_parks(self, possible: bool) -> bool:
+        """The trainer gives the devices up while engines generate. possible: as for :meth:`engines_sleep`; beside
+        engines that keep their memory it would be of no use."""
+        wish = self.cluster.offload_train
+        return self.cluster.colocate and (possible if wish is None else wish)
 
     def replace(self, section: str, **values: Any) -> Config:
         """A copy with values of one section changed (for tests and stages; a run never changes its own)."""

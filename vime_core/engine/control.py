@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.engine.mailbox import prompt_scores
-from vime_core.engine.update import UpdatableEngine
+from vime_core.engine.slumber import SleepingEngine, Tag
 from vime_core.errors import EngineError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ NEEDED = (
 )
 
 
-class ServerControl(UpdatableEngine):
+class ServerControl(SleepingEngine):
     """Calls one server; the same methods as :class:`~vime_core.engine.direct.DirectEngine`'s control half.
 
     Args:
@@ -106,6 +106,17 @@ class ServerControl(UpdatableEngine):
         answer = await self._json("POST", "/reset_prefix_cache", params={"reset_running_requests": "true"})
         if not answer["success"]:
             raise EngineError(f"{self.name} did not drop the keys and values of the old weights")
+
+    # sleep, of servers that vime started -----------------------------------------------------------------------
+    async def in_flight(self) -> int:
+        return int((await self._json("GET", "/load"))["server_load"])
+
+    async def fall_asleep(self, level: int) -> None:
+        await self._call("POST", "/sleep", params={"level": str(level)})
+
+    async def wake_part(self, tags: Sequence[Tag]) -> bool:
+        answer = await self._json("POST", "/wake_up", params=[("tags", tag) for tag in tags])
+        return answer["status"] == "awake"
 
     # transport -------------------------------------------------------------------------------------------------
     async def _json(self, method: str, path: str, **more: Any) -> Any:

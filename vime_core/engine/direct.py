@@ -12,8 +12,8 @@ from vime_core.engine.columns import ReplyColumns
 from vime_core.engine.logs import log_tail
 from vime_core.engine.mailbox import AsyncMailbox, Failure, prompt_scores, reply_from_output
 from vime_core.engine.sampling import vllm_sampling
+from vime_core.engine.slumber import SleepingEngine, Tag
 from vime_core.engine.spec import EngineSpec
-from vime_core.engine.update import UpdatableEngine
 from vime_core.errors import EngineError
 from vime_core.interfaces.rollout import GenerateRequest
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class DirectEngine(UpdatableEngine):
+class DirectEngine(SleepingEngine):
     """Body of the actor. Methods are coroutines, so a control call passes running generations by."""
 
     def __init__(self, spec: EngineSpec, log: Path) -> None:
@@ -117,6 +117,25 @@ class DirectEngine(UpdatableEngine):
 
     async def drop_caches(self) -> None:
         await self._call(lambda engine: engine.reset_prefix_cache(reset_running_requests=True))
+
+    # control: sleep --------------------------------------------------------------------------------------------
+    async def in_flight(self) -> int:
+        return await self._call(lambda engine: self._engine_loop().active)
+
+    async def fall_asleep(self, level: int) -> None:
+        await self._call(lambda engine: self._suspend(engine, level))
+
+    async def wake_part(self, tags: Sequence[Tag]) -> bool:
+        return await self._call(lambda engine: self._revive(engine, tags))
+
+    def _suspend(self, engine: LLMEngine, level: int) -> None:
+        self._hold(True)
+        engine.sleep(level)
+
+    def _revive(self, engine: LLMEngine, tags: Sequence[Tag]) -> bool:
+        awake = engine.wake_up(list(tags))
+        self._hold(not awake)
+        return awake
 
     # control: what the driver asks for -------------------------------------------------------------------------
     async def weight_version(self) -> int:

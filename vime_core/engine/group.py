@@ -17,7 +17,9 @@ from vime_core.interfaces.weight_sync import EngineProof
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
     from vime_core.engine.manifest import Manifest
+    from vime_core.engine.place import Place
     from vime_core.engine.router import Router
+    from vime_core.engine.slumber import Tag
     from vime_core.engine.update import Applied
     from vime_core.interfaces.device import DeviceBackend
 
@@ -35,6 +37,8 @@ class EngineGroup:
         pids: process ids of the engines' actors, each on its node.
         seconds: of the last :meth:`apply`, by phase; the slowest engine's.
         check: called during every wait but those of going back and ending; may raise to give it up.
+        before_score: called before the engines are asked for log-probs, so that engines whose weights alone are awake,
+            for a sync, can be woken for its canary.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class EngineGroup:
         self.canary: list[int] = []
         self.seconds: dict[str, float] = {}
         self.check: Check = never
+        self.before_score: Check = never
 
     @classmethod
     def start(
@@ -59,6 +64,7 @@ class EngineGroup:
         plugins: Any,
         log_dir: Path,
         check: Check = never,
+        places: Sequence[Place] = (),
     ) -> EngineGroup:
         """Start the engines side by side, then the router if there is one. Ray must be up.
 
@@ -66,12 +72,13 @@ class EngineGroup:
             plugins: the run's loaded plugins (``lock()`` and ``worker_environment(role, config)`` are used).
             log_dir: folder for one log an engine and one of the router.
             check: called while waiting; raises when the user asked to stop.
+            places: of the trainer ranks whose devices the engines share; none: devices of their own.
 
         Raises:
             EngineError: one did not come up; the message ends with the last lines of its log. Nothing keeps running.
         """
         canary = canary_tokens(hf_folder, config.rollout.rollout_max_context_len)
-        launch = Launch(config, device, hf_folder, plugins, log_dir, f"vime-{uuid.uuid4().hex[:8]}")
+        launch = Launch(config, device, hf_folder, plugins, log_dir, f"vime-{uuid.uuid4().hex[:8]}", places)
         names, actors = launch.create()
         deadline = config.cluster.start_timeout_secs
         refs = [actor.start.remote(deadline) for actor in actors]
@@ -101,6 +108,7 @@ class EngineGroup:
 
     def score(self, tokens: Sequence[int]) -> list[list[float]]:
         """Per engine the log-probs of tokens[1:] given their prefixes, at temperature 1."""
+        self.before_score()
         return self._all("score", list(tokens))
 
     def versions(self) -> list[int]:
@@ -112,6 +120,31 @@ class EngineGroup:
         if self.router is not None:
             self.router.require_alive()
         self._all("health")
+
+    # memory --------------------------------------------------------------------------------------------------
+    def sleep(self, level: int) -> None:
+        """All engines give their device memory up; what came after the last answer waits until they are awake.
+
+        Args:
+            level: 1 keeps the weights in host memory, 2 drops them: then the next sync has to bring others.
+
+        Raises:
+            EngineError: naming the engine that has requests in flight, or that did not sleep in time.
+        """
+        self._all("sleep", level, deadline=self._moving)
+
+    def wake(self, *tags: Tag) -> None:
+        """They take it again: "weights" first, which is enough for a sync, then "kv_cache".
+
+        Raises:
+            EngineError: naming the engine that could not.
+        """
+        self._all("wake", tags, deadline=self._moving)
+
+    @property
+    def _moving(self) -> float:
+        """As many bytes as a sync, so with its deadline."""
+        return self.config.sync.vllm_weight_transfer_timeout_sec
 
     # weights -------------------------------------------------------------------------------------------------
     def apply(self, manifest: Manifest) -> list[EngineProof]:
@@ -163,6 +196,6 @@ class EngineGroup:
         for actor in actors:
             ray.kill(actor, no_restart=True)
 
-    def _all(self, method: str, *arguments: Any) -> list[Any]:
+    def _all(self, method: str, *arguments: Any, deadline: float = _CALL) -> list[Any]:
         refs = [getattr(actor, method).remote(*arguments) for actor in self.actors]
-        return gather(self.names, refs, _CALL, method, self.check)
+        return gather(self.names, refs, deadline, method, self.check)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.engine import actors
 from vime_core.engine.client import ClientSpec
+from vime_core.engine.place import Place, shared_place
 from vime_core.engine.ports import reachable_host
 from vime_core.engine.receivers import RECEIVER, RECEIVER_VARIABLE
 from vime_core.engine.router import Router
@@ -27,13 +28,21 @@ _CALLS = 1000
 
 
 class Launch:
-    """The start of one run's engines. ``tag`` tells them from other runs' in the same cluster."""
+    """The start of one run's engines. ``tag`` tells them from other runs' in the same cluster. ``places`` are those of
+    the trainer ranks whose devices the engines share, if they do."""
 
     def __init__(
-        self, config: Config, device: DeviceBackend, hf_folder: str, plugins: Any, log_dir: Path, tag: str
+        self,
+        config: Config,
+        device: DeviceBackend,
+        hf_folder: str,
+        plugins: Any,
+        log_dir: Path,
+        tag: str,
+        places: Sequence[Place] = (),
     ) -> None:
         self.config, self.device, self.hf_folder = config, device, hf_folder
-        self.plugins, self.log_dir, self.tag = plugins, Path(log_dir), tag
+        self.plugins, self.log_dir, self.tag, self.places = plugins, Path(log_dir), tag, places
 
     @property
     def transport(self) -> str:
@@ -85,14 +94,17 @@ class Launch:
     def _own(self, spec: EngineSpec) -> Any:
         import ray
 
+        size, device = spec.tensor_parallel_size, self.device
+        place = shared_place(self.places, spec.index, size) if self.places else None
         environment = {
             **spec.environment,
+            **(place.environment(device) if place is not None else {}),
             RECEIVER_VARIABLE: self._receiver(),
             **self.plugins.worker_environment("engine", self.config),
         }
         spec = dataclasses.replace(spec, environment=environment)
         options = {
-            **self.device.ray_options(spec.tensor_parallel_size),
+            **(place.options(device) if place is not None else device.ray_options(size)),
             "name": self._name(spec.index),
             "namespace": NAMESPACE,
             "max_concurrency": _CALLS,

@@ -67,6 +67,11 @@ class EngineLoop:
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
         self._thread.start()
 
+    @property
+    def active(self) -> int:
+        """Requests that have no final output yet; exact on the engine's thread."""
+        return len(self._active)
+
     def ready(self, timeout: float) -> None:
         """Wait for the engine to be built; raises what building it raised."""
         self._ready.result(timeout)

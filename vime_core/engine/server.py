@@ -60,7 +60,7 @@ def server_command(spec: EngineSpec, host: str, port: int) -> list[str]:
     if spec.tensor_parallel_size == 1:
         arguments.setdefault("distributed_executor_backend", "uni")
     own = ["--model", spec.model, "--host", host, "--port", str(port), "--enable-scale-out"]
-    quiet = ["--uvicorn-log-level", "warning", "--enable-prompt-tokens-details"]
+    quiet = ["--uvicorn-log-level", "warning", "--enable-prompt-tokens-details", "--enable-server-load-tracking"]
     module = "vllm.entrypoints.openai.api_server"
     return [sys.executable, "-m", module, *own, *quiet, *to_flags(arguments, negatable=True)]
 

@@ -22,6 +22,8 @@ ROUTING_SCHEDULER = "vime_core.engine.routing_scheduler.RoutingScheduler"
 
 #: tokens of the canary prompt
 _CANARY = 16
+#: what vLLM allows a request to ask for by default
+_MAX_LOGPROBS = 20
 #: what the canary says, where there is a tokenizer
 _CANARY_TEXT = "12+34=46 The capital of France is Paris. One, two, three, four, five, six, seven, eight."
 
@@ -74,7 +76,8 @@ def engine_spec(config: Config, device: DeviceBackend, hf_folder: str, index: in
     host = str(user.pop("host", None) or "")
     port = int(user.pop("port", 0) or 0)
     tensor_parallel = config.cluster.rollout_num_gpus_per_engine
-    required = {**_required(tensor_parallel), **_routing(config, device)}
+    required = {**_required(tensor_parallel), **_top_logprobs(config), **_routing(config, device)}
+    required |= _sleep(config, device)
     _refuse_contradictions(user, required)
     chosen = {**_defaults(config, index), **device.engine_arguments(), **user, **required}
     environment = _environment(device, index, tensor_parallel, config.cluster.engine_cpu_threads)
@@ -101,11 +104,22 @@ def _required(tensor_parallel: int) -> dict[str, Any]:
     }
 
 
+def _top_logprobs(config: Config) -> Mapping[str, Any]:
+    """vLLM refuses requests for more than this many."""
+    wanted = config.algorithm.score_centering_top_k + 1 if config.algorithm.use_score_centering else 0
+    return {"max_logprobs": wanted} if wanted > _MAX_LOGPROBS else {}
+
+
 def _routing(config: Config, device: DeviceBackend) -> Mapping[str, Any]:
     """Routed experts, if the run replays them. vLLM keeps those of cached tokens under the prefix cache's hashes."""
     if not config.train.use_rollout_routing_replay:
         return {}
     return {"enable_prefix_caching": True, **device.routing_arguments()}
+
+
+def _sleep(config: Config, device: DeviceBackend) -> Mapping[str, Any]:
+    """What makes memory that can be given up, where the device has such a thing."""
+    return {"enable_sleep_mode": True} if config.engines_sleep(device.supports_sleep) and device.supports_sleep else {}
 
 
 def _refuse_contradictions(user: Mapping[str, Any], required: Mapping[str, Any]) -> None:

@@ -30,6 +30,8 @@ class UpdatableEngine(abc.ABC):
     """vLLM's weight-transfer calls and ours on its workers, and the transaction over them."""
 
     name: str
+    #: it has given its weights up, and serves nothing until an update brings others
+    hollow = False
 
     @abc.abstractmethod
     async def is_paused(self) -> bool: ...
@@ -96,7 +98,10 @@ class UpdatableEngine(abc.ABC):
         fault = _fault(outcomes, manifest["digest"])
         if fault:
             _require_clean(self.name, await self._outcomes("vime_rollback", str(manifest["version"])))
+            if self.hollow:
+                raise EngineError(f"{self.name}: {fault}; it slept at level 2 and has no weights to go back to")
             raise SyncError(f"{self.name}: {fault}; it serves the version it had")
+        self.hollow = False
         await self.drop_caches()
         await self.set_version(manifest["version"])
         first = outcomes[0]

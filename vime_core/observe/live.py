@@ -22,6 +22,7 @@ _DOING = {
     "log_probs": "computing log-probs",
     "train": "training",
     "sync": "syncing weights",
+    "offload": "handing the devices over",
     "eval": "evaluating",
     "save": "saving a checkpoint",
     "other": "working",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Phase = Literal["generate", "log_probs", "train", "sync", "eval", "save", "other"]
+Phase = Literal["generate", "log_probs", "train", "sync", "offload", "eval", "save", "other"]
 
 #: phases that are the work itself; the rest of a step is overhead
 _WORK = ("generate", "log_probs", "train", "sync")
@@ -50,6 +50,7 @@ class StepTimes:
             "perf/log_probs_time": p.get("log_probs"),
             "perf/actor_train_time": p.get("train"),
             "perf/update_weights_time": p.get("sync"),
+            "perf/offload_time": p.get("offload"),
             "perf/eval_time": p.get("eval"),
             "perf/save_model_time": p.get("save"),
             "perf/overhead_ratio": self.overhead_ratio,

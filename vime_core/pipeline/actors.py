@@ -9,6 +9,8 @@ from vime_core.pipeline.late_client import LateClient
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
+    from vime_core.engine.place import Place
+    from vime_core.trainer.parts import Part
 
 
 def _enter(role: str, lock: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -37,6 +39,12 @@ class TrainerActor:
 
         return free_address(self.config.cluster.actor_num_nodes)
 
+    def place(self) -> Place:
+        """Node and devices of this rank."""
+        from vime_core.engine.place import Place
+
+        return Place.here()
+
     def load(self) -> None:
         """Bring in the heavy modules while other parts start; :meth:`setup` waits for it and needs nothing of it."""
         import vime_core.trainer.worker  # noqa: F401
@@ -64,6 +72,12 @@ class TrainerActor:
 
     def score(self, tokens: list[int]) -> list[float] | None:
         return self.worker.score(tokens)
+
+    def offload(self, parts: Sequence[Part]) -> int:
+        return self.worker.offload(parts)
+
+    def onload(self, parts: Sequence[Part]) -> int:
+        return self.worker.onload(parts)
 
     def save(self, folder: str) -> int:
         return self.worker.save(folder)

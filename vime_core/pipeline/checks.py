@@ -49,6 +49,7 @@ def facts_of(config: Config, plugins: Any) -> Facts:
     # before anything heavy is imported: without a device nothing else matters
     device = plugins.choose_device(config.cluster.device).load()
     from vime_core.algorithms.options import value_faults
+    from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
     from vime_core.trainer.bridge import supported_model_types
 
     algorithm, options, terms = _loss_of(config, plugins)
@@ -61,8 +62,11 @@ def facts_of(config: Config, plugins: Any) -> Facts:
         group_based=algorithm.group_based,
         needs=known | terms.needs,
         reads=algorithm.needs,
-        supplies=SUPPLIES | ({"teacher_logp"} if config.algorithm.opd_type is not None else set()),
+        supplies=SUPPLIES
+        | ({"teacher_logp"} if config.algorithm.opd_type is not None else set())
+        | ({TOP_IDS, TOP_LOGP} if config.algorithm.use_score_centering else set()),
         supports_colocate=device.supports_colocate,
+        supports_sleep=device.supports_sleep,
     )
 
 

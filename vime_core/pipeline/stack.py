@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import ConfigError
 from vime_core.pipeline.cluster import cluster
+from vime_core.pipeline.colocation import Turns, turns_of
 from vime_core.pipeline.rollout_handle import RolloutHandle
 from vime_core.pipeline.saving import layout
 from vime_core.pipeline.schedule import Schedule, schedule
@@ -18,9 +19,11 @@ from vime_core.trainer import checkpoint
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
+    from vime_core.engine.place import Place
     from vime_core.engine.teacher_handle import TeacherHandle
     from vime_core.interfaces.device import DeviceBackend
     from vime_core.interfaces.weight_sync import Receipt, WeightSync
+    from vime_core.observe.phases import PhaseClock
 
 Check = Callable[[], None]
 
@@ -37,19 +40,28 @@ class Stack:
     engines: Any | None
     sync: WeightSync | None
     schedule: Schedule
+    turns: Turns
 
     def push(self, version: int) -> Receipt | None:
-        """Send the trainer's weights to the engines, if there are any."""
-        return self.sync.push(version) if self.sync is not None else None
+        """Send the trainer's weights to the engines, if there are any; afterwards it is their turn."""
+        if self.sync is None:
+            return None
+        self.turns.syncing()
+        receipt = self.sync.push(version)
+        self.turns.sampling()
+        return receipt
 
 
 @contextlib.contextmanager
-def stack(config: Config, plugins: Any, logs: Path, check: Check, losses: Path | None = None) -> Iterator[Stack]:
+def stack(
+    config: Config, plugins: Any, logs: Path, check: Check, clock: PhaseClock, losses: Path | None = None
+) -> Iterator[Stack]:
     """Start Ray, rollout worker, trainer ranks and engines; end all of them.
 
     Args:
         logs: folder for the logs of engines and router.
         check: raises when the user asked to stop; called during every wait.
+        clock: counts the time to hand devices over, where trainer and engines share them.
         losses: folder for what each step's loss is computed from; None keeps none.
     """
     provider = plugins.choose_device(config.cluster.device)
@@ -68,13 +80,15 @@ def stack(config: Config, plugins: Any, logs: Path, check: Check, losses: Path |
         # Data first: a bad row or a missing file is reported before a model is built.
         plan = schedule(config, rollout.setup()["prompts_per_epoch"], meta)
         started = trainer.begin_setup(folder, str(resume) if resume else None, plan.optimizer_steps, losses)
+        turns = turns_of(config, device, trainer, lambda: clock.phase("offload"))
         teacher = _teacher(config, device, plugins, logs, ending)
-        engines = _engines(config, device, folder, plugins, logs, ending, check)
+        engines = _engines(config, device, folder, plugins, logs, ending, check, turns.before_engines(started))
         trainer.finish_setup(started)
         if engines is not None:
+            turns.engines_are_up(engines)
             rollout.connect(engines.client_spec, teacher.wait(check) if teacher is not None else None)
         sync = _sync(config, plugins, trainer, engines, ending) if engines is not None else None
-        yield Stack(trainer, rollout, engines, sync, plan)
+        yield Stack(trainer, rollout, engines, sync, plan, turns)
 
 
 def _engines(
@@ -85,12 +99,13 @@ def _engines(
     logs: Path,
     ending: contextlib.ExitStack,
     check: Check,
+    places: Sequence[Place],
 ) -> Any | None:
     if not config.needs_engines:
         return None
     from vime_core.engine.group import EngineGroup
 
-    engines = EngineGroup.start(config, device, folder, plugins, logs, check)
+    engines = EngineGroup.start(config, device, folder, plugins, logs, check, places)
     ending.callback(engines.shutdown, ENDING)
     return engines
 

@@ -80,11 +80,12 @@ class StageRun:
 
     def _inside(self, recorder: Recorder, clock: PhaseClock) -> None:
         losses = self.folder.losses if self.config.observe.save_loss_inputs else None
-        with stack(self.config, self.plugins, self.folder.logs, self.check, losses) as running:
+        with stack(self.config, self.plugins, self.folder.logs, self.check, clock, losses) as running:
             total = running.schedule.last - running.schedule.first
             self.progress.stage(self.name, total)
             Loop(self.config, running, recorder, clock, self.plugins, self.check).run()
             if self.config.model.save_hf:
+                running.turns.saving()
                 with clock.phase("save"):
                     running.trainer.save_hf(self.config.model.save_hf)
 

@@ -49,8 +49,10 @@ class Loop:
     def _step(self, step: int) -> None:
         self.check()
         self.clock.start_step()
+        self.stack.turns.sampling()
         with self.clock.phase("generate"):
             rollout = self.stack.rollout.rollout(step)
+        self.stack.turns.training()
         with self.clock.phase("train"):
             trained = self.stack.trainer.train(step, rollout.batch)
         passes = (f"perf/{model}log_probs_time" for model in ("", "ref_", "teacher_"))
@@ -62,7 +64,7 @@ class Loop:
     def _record(self, step: int, rollout: Rollout, trained: dict[str, float]) -> None:
         if self.config.observe.save_samples:
             self.recorder.folder.write_samples(step, rollout.samples)
-        metrics = {**rollout.metrics, **trained, **self.clock.end_step().metrics()}
+        metrics = {**rollout.metrics, **trained, **self.stack.turns.metrics(), **self.clock.end_step().metrics()}
         seconds = metrics["perf/step_time"]
         metrics["perf/samples_per_sec"] = self.config.samples_per_step / seconds
         metrics["perf/tokens_per_sec"] = trained["train/tokens"] / seconds
@@ -77,11 +79,13 @@ class Loop:
             self.plugins.weights_synced(self.recorder.folder, version, receipt.seconds)
 
     def _evaluate(self, step: int) -> None:
+        self.stack.turns.sampling()
         with self.clock.phase("eval"):
             metrics = self.stack.rollout.evaluate(step)
         self.recorder.evaluation(step, metrics)
 
     def _save(self, step: int) -> int:
+        self.stack.turns.saving()
         with self.clock.phase("save"):
             path = save_checkpoint(self.config, self.stack, step)
         self.plugins.checkpoint_saved(self.recorder.folder, path)

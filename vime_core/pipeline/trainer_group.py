@@ -13,7 +13,9 @@ from vime_core.pipeline.waits import get
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
+    from vime_core.engine.place import Place
     from vime_core.interfaces.device import DeviceBackend
+    from vime_core.trainer.parts import Part
 
 
 class TrainerGroup:
@@ -49,10 +51,27 @@ class TrainerGroup:
         kept = None if losses is None else str(losses)
         return [rank.setup.remote(host, port, folder, resume, total_steps, kept) for rank in self.ranks]
 
-    def finish_setup(self, started: list[Any]) -> Mapping[str, Any]:
+    def finish_setup(self, started: Sequence[Any]) -> Mapping[str, Any]:
         infos = get(started, self.config.cluster.start_timeout_secs, "setup of the trainer ranks", self.check)
         self.info = infos[0]
         return self.info
+
+    def places(self) -> list[Place]:
+        """Where each rank lives."""
+        return self._all("place", self.config.cluster.start_timeout_secs, "places of the trainer ranks")
+
+    def offload(self, parts: Sequence[Part]) -> int:
+        """Give the device memory of ``parts`` to others, until :meth:`onload`; bytes given up, all ranks."""
+        return sum(self._all("offload", self._moving, f"offload of the trainer's {' and '.join(parts)}", parts))
+
+    def onload(self, parts: Sequence[Part]) -> int:
+        """Take it again, with what was in it; bytes taken, all ranks."""
+        return sum(self._all("onload", self._moving, f"return of the trainer's {' and '.join(parts)}", parts))
+
+    @property
+    def _moving(self) -> float:
+        """As many bytes as a sync and more, so no less than its deadline."""
+        return max(self.config.sync.vllm_weight_transfer_timeout_sec, self.config.cluster.start_timeout_secs)
 
     def train(self, step: int, batch: Any) -> dict[str, float]:
         """One rollout step of training; ``batch`` is a reference to a StepBatch in the object store."""

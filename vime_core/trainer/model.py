@@ -119,6 +119,12 @@ class MegatronModel:
                 found |= {f"model.{i}.{name}": tensor.data for name, tensor in kind if tensor is not None}
         return found
 
+    def gradients(self) -> Iterator[torch.Tensor]:
+        """The flat buffers that gradients are summed in; none without ``trainable``."""
+        for chunk in self.chunks:
+            if isinstance(chunk, DistributedDataParallel):
+                yield from (buffer.grad_data for buffer in chunk.buffers + chunk.expert_parallel_buffers)
+
     @torch.no_grad()
     def export_hf(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Full tensors under Hugging Face names, in a fixed order, in the model's dtype, on every rank. Collective:

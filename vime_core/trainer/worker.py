@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from vime_core.trainer import checkpoint
 from vime_core.trainer.columns import Columns
 from vime_core.trainer.companions import Companions, companion_folders
 from vime_core.trainer.loss_record import LossRecord, plain
+from vime_core.trainer.memory import TrainerMemory
 from vime_core.trainer.model import MegatronModel
 from vime_core.trainer.optimizer import Optimizer
 from vime_core.trainer.parallel import destroy_parallel, init_parallel
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from vime_core.interfaces.algorithm import Algorithm
     from vime_core.interfaces.device import DeviceBackend
     from vime_core.trainer.critic import Critic
+    from vime_core.trainer.parts import Part
 
 
 class TrainerWorker:
@@ -70,6 +72,8 @@ class TrainerWorker:
             self.critic = Critic.build(self.config, self.device, self.layout, folder, total_steps)
         if resume is not None:
             self._load(Path(resume))
+        critics = [] if self.critic is None else [(self.critic.model, self.critic.optimizer)]
+        self.memory = TrainerMemory(self.device, [(self.model, self.optimizer), *critics])
         self.step = self._train_step(algorithm, options, losses)
         parameters = sum(p.numel() for chunk in self.model.chunks for p in chunk.parameters())
         return {"parameters": parameters, **self.optimizer.learning_rates()}
@@ -115,10 +119,12 @@ class TrainerWorker:
 
     def train(self, step: int, batch: StepBatch) -> dict[str, float]:
         """Train on the samples of rollout step ``step``; metrics under their catalogue names."""
+        self.memory.require("weights", "rest")
         return self.step.run(step, batch)
 
     def publish(self, version: int) -> Any:
         """Make the weights available to the engines; the manifest on ranks that send, None elsewhere."""
+        self.memory.require("weights")
         tensors = self.model.export_hf()
         if not self._sends():
             for _ in tensors:  # the export is a collective: every rank must walk through it
@@ -151,14 +157,25 @@ class TrainerWorker:
 
     def score(self, tokens: list[int]) -> list[float] | None:
         """Log-probs [len(tokens) - 1] of tokens[1:] at temperature 1; None before the last pipeline stage."""
+        self.memory.require("weights")
         batch = probe(tokens)
         with self.step.passes.replay.off():  # no engine says what it chose for these tokens
             logp = self.step.passes.logprobs(batch, [[0] if self.layout.dp_rank == 0 else []], temperature=1.0)
         return None if logp is None else logp.tolist()
 
+    # memory --------------------------------------------------------------------------------------------------
+    def offload(self, parts: Sequence[Part]) -> int:
+        """Give the device memory of ``parts`` ("weights", "rest") to others; bytes given up."""
+        return self.memory.offload(parts)
+
+    def onload(self, parts: Sequence[Part]) -> int:
+        """Take it again, with what was in it; bytes taken."""
+        return self.memory.onload(parts)
+
     # checkpoints ---------------------------------------------------------------------------------------------
     def save(self, folder: str) -> int:
         """Write this rank's part; bytes written."""
+        self.memory.require("weights", "rest")
         optimizer = not self.config.model.no_save_optim
         tensors = self.model.tensors() | (self.optimizer.tensors() if optimizer else {}) | self.companions.tensors()
         state = {"scheduler": self.optimizer.scheduler.state_dict()}
@@ -199,6 +216,7 @@ class TrainerWorker:
 
     def save_hf(self, folder: str) -> None:
         """Write a Hugging Face checkpoint (rank 0 writes, all take part)."""
+        self.memory.require("weights")
         self.model.save_hf(folder)
 
     def close(self) -> None:

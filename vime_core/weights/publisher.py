@@ -6,6 +6,7 @@ engine goes back to after a failed update is still there.
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -134,5 +135,7 @@ def _write(store: ByteStore, named_tensors: NamedTensors) -> tuple[tuple[TensorE
 def _pieces(tensor: torch.Tensor) -> Iterator[memoryview]:
     """The tensor's bytes, some at a time, so that digest and copy both find them in the cache."""
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    view = memoryview(flat.numpy())  # type: ignore[arg-type]
-    return (view[start : start + CHUNK] for start in range(0, len(view), CHUNK))
+    # by its address: a tensor that numpy has seen once can never give its memory up again
+    view = memoryview((ctypes.c_ubyte * flat.numel()).from_address(flat.data_ptr())).cast("B")
+    for start in range(0, len(view), CHUNK):
+        yield view[start : start + CHUNK]

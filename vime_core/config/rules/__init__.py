@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from vime_core.config.facts import Facts, read_model
-from vime_core.config.rules import batches, companions, inputs, layout, learning, needs, required, routing, terms
+from vime_core.config.rules import (
+    batches,
+    colocation,
+    companions,
+    inputs,
+    layout,
+    learning,
+    needs,
+    required,
+    routing,
+    terms,
+)
 from vime_core.config.sections import Config
 from vime_core.errors import ConfigError
 
@@ -24,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     *terms.RULES,
     *batches.RULES,
     *layout.RULES,
+    *colocation.RULES,
     *routing.RULES,
 )
 

@@ -133,12 +133,6 @@ def external_router(config: Config, facts: Facts) -> Iterator[str]:
         yield f"{said(config, 'vllm_router_ip')} is a router that vime does not start; {names} cannot reach it"
 
 
-def colocation(config: Config, facts: Facts) -> str | None:
-    if config.cluster.colocate and facts.supports_colocate is False:
-        return f"{said(config, 'colocate')}: {said(config, 'device')} cannot be shared; use --no-colocate"
-    return None
-
-
 RULES = (
     ranks_by_model_parallel,
     ranks_by_expert_parallel,
@@ -150,5 +144,4 @@ RULES = (
     external_engines,
     transport,
     external_router,
-    colocation,
 )

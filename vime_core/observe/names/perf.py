@@ -40,6 +40,18 @@ PERF = (
     _of("perf/update_weights_time", "s", "time to bring weights to the engines", "wall time of the sync transaction"),
     _of("perf/update_weights_bytes", "byte", "size of a sync", "bytes of all tensors sent, once"),
     _of("perf/update_weights_gbps", "GB/s", "speed of a sync", "1e-9 * bytes / seconds of the sync transaction"),
+    _of(
+        "perf/offload_time",
+        "s",
+        "time to hand shared devices over",
+        "wall time in which trainer memory moves, and engines go to sleep or wake",
+    ),
+    _of(
+        "perf/offload_bytes",
+        "byte",
+        "device memory that the trainer gives up for the engines",
+        "bytes of weights, gradients, main parameters and optimizer state that go, all ranks",
+    ),
     _of("perf/eval_time", "s", "time of an evaluation", "wall time of all evaluation sets"),
     _of("perf/save_model_time", "s", "time of a checkpoint", "wall time until the checkpoint is complete"),
     _of(
