@@ -77,7 +77,7 @@ def last_line(text: str) -> str:
 def _problem(code: int | None, deadline: float, line: str) -> str:
     said = f"; its last line: {line}" if line else ""
     if code is None:
-        return f"did not end within {deadline:g} s{said}"
+        return f"did not end within {deadline:.3g} s{said}"
     if code > _SIGNALS:
         return f"crashed with {signal.Signals(code - _SIGNALS).name}{said}"
     return (line or f"exit status {code}") if code else ""

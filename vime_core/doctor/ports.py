@@ -59,7 +59,7 @@ def ephemeral(limits: Path = RANGE, tables: Path = Path("/proc/net")) -> Finding
         low, high = map(int, limits.read_text().split())
     except OSError as error:
         return Finding("range", True, f"{limits} cannot be read: {error.strerror}", warns=True)
-    taken = {port for port in _local_ports(tables) if low <= port <= high}
+    taken = {port for port in local_ports(tables) if low <= port <= high}
     share = len(taken) / (high - low + 1)
     detail = f"{len(taken)} of the ports {low} to {high} are taken"
     if share < FULL and high - low + 1 - len(taken) >= NEEDED:
@@ -80,7 +80,7 @@ def named(port: int) -> Finding:
     return Finding(f"port {port}", True, "is free")
 
 
-def _local_ports(tables: Path) -> Iterator[int]:
+def local_ports(tables: Path) -> Iterator[int]:
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(FileNotFoundError):  # a machine without IPv6 has no second table
             for line in (tables / name).read_text().splitlines()[1:]:

@@ -24,7 +24,7 @@ PYTHON = "3.11"
 
 def look(scene: Scene) -> Iterator[Finding]:
     """First what is broken: missing, or out of range."""
-    yield _python()
+    yield python()
     backend = scene.backend()
     device_type = backend.device_type if backend else ""
     broken = set()
@@ -37,11 +37,12 @@ def look(scene: Scene) -> Iterator[Finding]:
     yield from _beside(scene.matrix.of(device_type), device_type, broken)
 
 
-def _python() -> Finding:
+def python(tested: str = PYTHON) -> Finding:
+    """This interpreter beside the ``tested`` one, "3.11"."""
     here = platform.python_version()
-    other = not here.startswith(PYTHON + ".")
-    detail = f"Python {here}" + (f", tested with {PYTHON}" if other else "")
-    fix = f"python{PYTHON} -m venv .venv, and install there" if other else ""
+    other = not here.startswith(tested + ".")
+    detail = f"Python {here}" + (f", tested with {tested}" if other else "")
+    fix = f"python{tested} -m venv .venv, and install there" if other else ""
     return Finding("python", True, detail, fix, warns=other)
 
 
