@@ -114,10 +114,17 @@ class Child:
         Raises:
             SystemExit: the child ended; with the end of its log.
         """
+        self.send(**question)
+        return self.receive()
+
+    def send(self, **question: Any) -> None:
+        """A question alone; :meth:`receive` waits for its answer."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
+
+    def receive(self) -> Any:
+        assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(_MARK):
                 return json.loads(line[len(_MARK) :])

@@ -29,6 +29,7 @@ LAYER = {
     "trainer": 2,
     "weights": 2,
     "observe": 2,
+    "plan": 2,
     "pipeline": 3,
     "vime_cli": 4,
 }

@@ -25,6 +25,9 @@ class Command:
 
 COMMANDS = {
     "train": Command("vime_cli.train:train", "Train a model: vime train RECIPE.toml [--flag value ...]."),
+    "plan": Command(
+        "vime_cli.plan:plan", "What a run takes, and what breaks first: vime plan RECIPE.toml [--flag value ...]."
+    ),
     "plugins": Command("vime_cli.plugins:plugins", "List plugins, show or check one, begin a new one."),
     "algorithms": Command(
         "vime_cli.algorithms:algorithms", "Algorithms and their cards: vime algorithms list|info NAME."

@@ -34,7 +34,7 @@ def train(argv: list[str]) -> int:
         raise UsageError(
             "nothing to train: give a recipe (vime train recipes/quickstart.toml) or flags; --help lists them"
         )
-    plugins = _load(rest, os.environ)
+    plugins = load_plugins(rest, os.environ)
     plugins.process_started("driver")
     plan = resolve(rest, os.environ, plugins.options)
     if show:
@@ -48,7 +48,8 @@ def train(argv: list[str]) -> int:
             print(f"warning: {line}", file=sys.stderr)
 
 
-def _load(argv: list[str], environ: Mapping[str, str]) -> Plugins:
+def load_plugins(argv: list[str], environ: Mapping[str, str]) -> Plugins:
+    """The plugins that recipe, environment and flags ask for."""
     from vime_core.plugins import Plugins
 
     others = {name: value for name, value in environ.items() if name != PLUGINS}  # already among the scanned
@@ -58,7 +59,7 @@ def _load(argv: list[str], environ: Mapping[str, str]) -> Plugins:
 
 def _help(before: list[str], after: list[str]) -> int:
     topic = after[0] if after and not after[0].startswith("-") else None
-    options = {} if topic else _load([*before, *after], os.environ).options
+    options = {} if topic else load_plugins([*before, *after], os.environ).options
     print(help_text(options, topic), end="")
     return 0
 

@@ -1,0 +1,159 @@
+"""What ``vime plan`` predicts against what processes take: peak of the resident set, phase by phase.
+
+    python benchmarks/plan.py [--only NAME ...]
+
+Each case is a random model trained by the real trainer in fresh processes: two steps, then the passes before training,
+then a sync; the last is an engine alone. Peaks are the kernel's own high-water marks, reset before each phase. A
+prediction is the sum of what the plan's table lists for that process, so the ratio is of the whole, process included;
+"net" is the ratio without the process itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import Child, heading, scratch, table
+from trainer_sides import free_port
+
+from vime_core.config.dump import to_plain
+from vime_core.config.sections import Config
+from vime_core.devices.cpu.backend import CpuBackend
+from vime_core.plan.machine import HOST_COSTS, MIB, Machine
+from vime_core.plan.needs import needs_of
+from vime_core.plan.phases import engine_parts, trainer_parts
+from vime_core.plan.shape import ModelShape
+from vime_core.plan.stage_plan import StagePlan, Subject, plan_stage
+from vime_core.plugins import Plugins
+
+HERE = Path(__file__).resolve().parent
+
+_HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 4096}
+SMALL = {**_HEADS, "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 8, "vocab_size": 16000}
+LARGE = {**_HEADS, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 10, "vocab_size": 32000}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512, "norm_topk_prob": True}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration: sections that differ from the defaults, tokens of a micro-batch, trainer ranks."""
+
+    size: Mapping[str, Any]
+    tokens: int
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ranks: int = 1
+    engine: bool = False
+
+    def config(self) -> Config:
+        """Two micro-batches a step, of samples with as many prompt as response tokens."""
+        config = Config().replace("train", use_dynamic_batch_size=True, max_tokens_per_gpu=self.tokens)
+        config = config.replace("rollout", rollout_batch_size=self.samples // 8, n_samples_per_prompt=8)
+        config = config.replace("cluster", actor_num_gpus_per_node=self.ranks)
+        for section, values in self.sections.items():
+            config = config.replace(section, **values)
+        return config
+
+    @property
+    def samples(self) -> int:
+        return 2 * self.tokens // 256
+
+    @property
+    def phases(self) -> Sequence[str]:
+        return ("rollout",) if self.engine else ("train", "log_probs", "sync")
+
+
+BF16 = {"megatron": {"bf16": True}}
+CASES = {
+    "20M float32, 2048 tokens": Case({**SMALL, "tie_word_embeddings": True}, 2048),
+    "48M bfloat16, 4096 tokens": Case({**LARGE, "tie_word_embeddings": True}, 4096, BF16),
+    "20M float32, reference": Case({**SMALL, "tie_word_embeddings": True}, 2048, {"algorithm": {"use_kl_loss": True}}),
+    "26M bfloat16, critic": Case(SMALL, 2048, {**BF16, "algorithm": {"advantage_estimator": "ppo"}}),
+    "48M float32, recomputed": Case(
+        {**LARGE, "tie_word_embeddings": True}, 4096, {"megatron": {"recompute_granularity": "full"}}
+    ),
+    "47M bfloat16, 8 experts": Case({**SMALL, **EXPERTS}, 2048, BF16),
+    "48M float32, tensor parallel 2": Case(
+        {**LARGE, "tie_word_embeddings": True},
+        2048,
+        {"megatron": {"tensor_model_parallel_size": 2, "sequence_parallel": True}},
+        ranks=2,
+    ),
+    "engine, 48M bfloat16": Case({**LARGE, "tie_word_embeddings": True}, 2048, BF16, engine=True),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
+    args = parser.parse_args()
+    heading("Memory: vime plan against the measured peak")
+    rows = []
+    for name in args.only:
+        with scratch() as folder:
+            build(folder / "model", CASES[name])
+            planned = plan_of(folder / "model", CASES[name])
+            measured = measure(folder, CASES[name])
+        rows += [row(name, planned, phase, peak, CASES[name].engine) for phase, peak in measured.items()]
+        print(f"{name}: measured", file=sys.stderr, flush=True)
+    table(["configuration", "phase", "predicted MiB", "measured MiB", "ratio", "net"], rows)
+
+
+def row(name: str, planned: StagePlan, phase: str, peak: int, engine: bool) -> list[object]:
+    predicted, base = predict(planned, phase, engine)
+    net = (predicted - base) / (peak - base)
+    return [name, phase, predicted / MIB, peak / MIB, f"{predicted / peak:.2f}", f"{net:.2f}"]
+
+
+def predict(planned: StagePlan, phase: str, engine: bool) -> tuple[int, int]:
+    """(bytes of the process, those of the bare process among them)."""
+    if engine:
+        return sum(part.bytes for part in engine_parts(planned, phase, "engine 0")), HOST_COSTS.engine
+    rank = planned.placement.ranks[0]
+    return sum(part.bytes for part in trainer_parts(planned, rank, phase)), HOST_COSTS.trainer
+
+
+def plan_of(model: Path, case: Case) -> StagePlan:
+    config = case.config()
+    shape = ModelShape.of(json.loads((model / "config.json").read_text()))
+    machine = Machine("cpu", None, "not compared with a limit", shared=True, per_node=8)
+    plugins = Plugins.load(autoload=False, environ={})
+    arguments = CpuBackend().engine_arguments()
+    return plan_stage(Subject(config, shape, needs_of(config, plugins), machine, arguments, (128,), (128,)))
+
+
+# the other side --------------------------------------------------------------------------------------------------
+def build(folder: Path, case: Case) -> None:
+    """A random model, made in a process of its own."""
+    dtype = "bfloat16" if case.config().megatron.bf16 else "float32"
+    command = [sys.executable, str(HERE / "plan_side.py"), "build", "--model", str(folder), "--dtype", dtype]
+    subprocess.run([*command, "--size", json.dumps(dict(case.size))], check=True, capture_output=True)
+
+
+def measure(folder: Path, case: Case) -> dict[str, int]:
+    """Phase -> bytes at its peak, of rank 0. A training step before makes the optimizer's state."""
+    (folder / "config.json").write_text(json.dumps(to_plain(case.config())))
+    common = ["--model", str(folder / "model"), "--config", str(folder / "config.json"), "--port", str(free_port())]
+    side = "engine" if case.engine else "trainer"
+    command = [sys.executable, str(HERE / "plan_side.py"), side, *common, "--samples", str(case.samples)]
+    children = [Child([*command, "--rank", str(i)], 1, folder / f"{i}.log") for i in range(case.ranks)]
+    try:
+        peaks: dict[str, int] = {}
+        for phase in (case.phases[0], *case.phases, case.phases[-1]):
+            for child in children:
+                child.send(phase=phase)
+            answers = [child.receive() for child in children]
+            peaks[phase] = answers[0]
+        return peaks
+    finally:
+        for child in children:
+            child.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What a run's memory is compared with: one device's memory, or a machine's that all of its processes share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What processes and allocators add to tensors. Measured constants (``benchmarks/plan.py``, docs/plan.md).
+
+    Attributes:
+        trainer, engine, small: bytes of a trainer rank, an engine worker, and a process that holds no model, before
+            they hold anything.
+        peak: bytes of the allocator for each byte that a step takes and gives back, while it runs.
+        kept: what of them stays with the process afterwards.
+    """
+
+    trainer: int = 0
+    engine: int = 0
+    small: int = 0
+    peak: float = 1.0
+    kept: float = 1.0
+
+
+#: torch 2.13, vLLM 0.32 and Megatron 0.16 imported; glibc's heap, which reuses tensors below 32 MB and keeps their room
+HOST_COSTS = Costs(trainer=530 * MIB, engine=640 * MIB, small=250 * MIB, peak=1.4, kept=1.0)
+#: a device's own memory: torch's caching allocator keeps what a step took; contexts and libraries are not known here
+DEVICE_COSTS = Costs()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Nodes of a run.
+
+    Attributes:
+        device: name of the device backend.
+        memory: bytes of a device (of a node where ``shared``); None: not known here.
+        source: where that number is from, or why there is none.
+        shared: devices are process slots, and all processes of a node share its memory.
+        per_node: devices of a node.
+        sleeps: an engine gives memory back while it sleeps.
+    """
+
+    device: str
+    memory: int | None
+    source: str
+    shared: bool
+    per_node: int
+    sleeps: bool = False
+
+    @property
+    def costs(self) -> Costs:
+        return HOST_COSTS if self.shared else DEVICE_COSTS
