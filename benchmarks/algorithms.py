@@ -25,6 +25,8 @@ NAMES = (
     *("reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo", "opd"),
     *("reinforce", "opo", "maxrl", "gmpo", "dppo"),
 )
+#: as in the recipe, whose value the run that makes the start has no room for
+WARM_UP = "20"
 #: what an algorithm needs here beyond its name; {teacher} is the folder of GRPO's final model
 FLAGS: Mapping[str, Sequence[str]] = {
     "ppo": ("--critic-lr", "2e-3", "--num-critic-only-steps", "5"),
@@ -79,7 +81,16 @@ def measure(folder: Path, start: Path, name: str, seed: int, steps: int) -> dict
     flags = [flag.format(teacher=teacher) for flag in FLAGS.get(name, ())]
     flags += ["--advantage-estimator", name, "--seed", str(seed), "--rollout-seed", str(seed)]
     flags += ["--num-rollout", str(steps), "--eval-interval", str(steps), "--stop-when", "eval/addition >= 2"]
-    flags += ["--target", "eval/addition >= 0", "--save-interval", "1000000", "--save", "{run}/checkpoints"]
+    flags += [
+        "--target",
+        "eval/addition >= 0",
+        "--lr-warmup-iters",
+        WARM_UP,
+        "--save-interval",
+        "1000000",
+        "--save",
+        "{run}/checkpoints",
+    ]
     flags += ["--save-hf", "{run}/hf", "--no-save-samples", "--no-save-loss-inputs"]
     train(run, [str(start), *flags])
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
