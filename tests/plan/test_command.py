@@ -109,11 +109,11 @@ def test_a_plan_imports_nothing_heavy(model: Path) -> None:
 @pytest.mark.parametrize("name", [provider.name for provider in Plugins.load(autoload=False).algorithms])
 def test_needs_read_from_the_source_are_the_algorithms_own(name: str) -> None:
     from vime_core.config.sections import Config
-    from vime_core.plan.needs import _facts
+    from vime_core.plan.needs import facts_of
 
     plugins = Plugins.load(autoload=False)
     algorithm: Any = plugins.algorithms.get(name).load()
-    read = _facts(plugins.algorithms.get(name).target_text)
+    read = facts_of(plugins.algorithms.get(name).target_text)
     assert frozenset(read["needs"]) == algorithm.needs
     assert read["early_old_logp"] == algorithm.early_old_logp
     config = Config().replace("algorithm", advantage_estimator=name)

@@ -13,21 +13,36 @@ class Costs:
     """What processes and allocators add to tensors. Measured constants (``benchmarks/plan.py``, docs/plan.md).
 
     Attributes:
-        trainer, engine, small: bytes of a trainer rank, an engine worker, and a process that holds no model, before
-            they hold anything.
+        trainer, engine: bytes of a trainer rank and of an engine's worker before they hold anything.
+        direct, server: bytes around an engine: in its Ray actor, or as a server beside its Ray actor.
+        copies: resident bytes for each byte of an engine's weights (on the CPU vLLM packs them anew).
+        beside: bytes of the driver, the rollout worker and Ray's own processes.
         peak: bytes of the allocator for each byte that a step takes and gives back, while it runs.
         kept: what of them stays with the process afterwards.
     """
 
     trainer: int = 0
     engine: int = 0
-    small: int = 0
+    direct: int = 0
+    server: int = 0
+    copies: float = 1.0
+    beside: int = 0
     peak: float = 1.0
     kept: float = 1.0
 
 
-#: torch 2.13, vLLM 0.32 and Megatron 0.16 imported; glibc's heap, which reuses tensors below 32 MB and keeps their room
-HOST_COSTS = Costs(trainer=530 * MIB, engine=640 * MIB, small=250 * MIB, peak=1.4, kept=1.0)
+#: Resident sets with torch 2.13, Megatron-core 0.16, vLLM 0.32 and Ray 2.60 imported. The heap is glibc's, which reuses
+#: tensors below 32 MB and keeps their room.
+HOST_COSTS = Costs(
+    trainer=530 * MIB,
+    engine=640 * MIB,
+    direct=170 * MIB,
+    server=700 * MIB,
+    copies=2.0,
+    beside=1370 * MIB,
+    peak=1.4,
+    kept=1.0,
+)
 #: a device's own memory: torch's caching allocator keeps what a step took; contexts and libraries are not known here
 DEVICE_COSTS = Costs()
 

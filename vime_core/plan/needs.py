@@ -1,7 +1,7 @@
 """Which other models a run has beside the policy, and which passes it makes, told from the source of its algorithm.
 
-An algorithm's module imports torch, and a plan must not: so its class attributes are read, not executed. One that does
-not spell them as literals is imported after all.
+An algorithm's module imports torch, and a plan must not: so its class attributes are read, not executed. An algorithm
+that does not spell them as literals is imported after all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from vime_core.targets import load_target, looks_like_path, split_target
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
 
-_READ = ("needs", "early_old_logp")
+#: class attributes of an algorithm that a plan reads
+READ = ("needs", "early_old_logp")
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,11 @@ def needs_of(config: Config, plugins: Any) -> Needs:
     """Of a stage. Raises PluginError for an algorithm that is not there."""
     supervised = config.train.loss_type == "sft_loss"
     name = "sft" if supervised else config.algorithm.advantage_estimator
-    facts = _facts(name if looks_like_path(name) else plugins.algorithms.get(name).target_text)
+    facts = facts_of(name if looks_like_path(name) else plugins.algorithms.get(name).target_text)
     terms = Terms.of(config)
     columns = frozenset(facts["needs"]) | terms.needs
     steps = config.samples_per_step // max(config.global_batch, 1)
-    early = bool(facts["early_old_logp"]) or terms.early_old_logp
+    early = facts["early_old_logp"] or terms.early_old_logp
     return Needs(
         reference="ref_logp" in columns or bool(config.algorithm.kl_coef and not supervised),
         teacher="teacher_logp" in columns and config.algorithm.opd_type == "megatron",
@@ -64,57 +65,50 @@ def needs_of(config: Config, plugins: Any) -> Needs:
     )
 
 
-def _facts(target: str) -> dict[str, Any]:
+def facts_of(target: str) -> dict[str, Any]:
+    """The attributes :data:`READ` of an algorithm's class, by the registry's target text."""
     place, name = split_target(target)
     found: dict[str, Any] = {}
-    for key, node in _assigned(place, name):
-        if key in _READ and key not in found:
-            found[key] = _literal(node)
-    if any(found.get(key) is None for key in _READ):
+    for source in _source(place):
+        for key, node in _assigned(source, name):
+            if key in READ:
+                found.setdefault(key, _literal(node))
+    if any(found.get(key) is None for key in READ):
         kind = load_target(target)
-        return {key: getattr(kind, key) for key in _READ}
+        return {key: getattr(kind, key) for key in READ}
     return found
 
 
-def _assigned(place: str, name: str) -> Iterator[tuple[str, ast.expr]]:
+def _assigned(source: Source, name: str) -> Iterator[tuple[str, ast.expr]]:
     """Class attributes, the class's own before those of its bases."""
-    source = _source(place)
-    where, node = source.find(name, depth=6) if source else (None, None)
-    if where is None or not isinstance(node, ast.ClassDef):
+    where, node = source.find(name, depth=6)
+    if not isinstance(node, ast.ClassDef):
         return
     for item in node.body:
-        if isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
-            yield item.targets[0].id, item.value
-        elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value is not None:
-            yield item.target.id, item.value
+        targets = item.targets if isinstance(item, ast.Assign) else [getattr(item, "target", None)]
+        value = getattr(item, "value", None)
+        if isinstance(targets[0], ast.Name) and value is not None:
+            yield targets[0].id, value
     for base in node.bases:
         if isinstance(base, ast.Name):
-            yield from _bases(where, base.id)
+            yield from _assigned(where, base.id)
 
 
-def _bases(where: Source, name: str) -> Iterator[tuple[str, ast.expr]]:
-    home, node = where.find(name, depth=6)
-    if isinstance(node, ast.ClassDef):
-        yield from _assigned(str(home.path), name)
-
-
-def _source(place: str) -> Source | None:
-    if place.endswith(".py"):
-        path = Path(place)
-    else:
-        spec = importlib.util.find_spec(place)
-        if spec is None or spec.origin is None:
-            return None
-        path = Path(spec.origin)
-    root = next((p for p in path.parents if not (p / "__init__.py").is_file()), path.parent)
-    top = path.relative_to(root).parts[0]
-    return Source(root / top if (root / top).is_dir() else root, path)
+def _source(place: str) -> Iterator[Source]:
+    """The file of a module, below the folder of its top-level package; none where it is not found."""
+    spec = None if place.endswith(".py") else importlib.util.find_spec(place)
+    origin = place if place.endswith(".py") else getattr(spec, "origin", None)
+    if origin is None:
+        return
+    path = Path(origin)
+    levels = 0 if place.endswith(".py") else place.count(".")
+    yield Source(path.parents[max(levels - 1, 0)], path)
 
 
 def _literal(node: ast.expr) -> Any:
     """The value of a literal, or of ``frozenset({...})``; None for anything else."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "frozenset":
-        return frozenset() if not node.args else _literal(node.args[0])
+        return _literal(node.args[0]) if node.args else frozenset()
     try:
         return ast.literal_eval(node)
     except ValueError:

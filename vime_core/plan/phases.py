@@ -47,7 +47,7 @@ def _of_phase(plan: StagePlan, phase: str) -> Iterator[tuple[str, Holding]]:
     if plan.subject.machine.shared:
         for node in range(plan.placement.nodes):
             parts = [part for (where, _), mine in tenants for part in mine if where == node]
-            parts += _small(plan) if node == 0 else []
+            parts += _beside(plan) if node == 0 else []
             yield "node", Holding(f"node {node}", phase, tuple(_joined(parts)))
         return
     by_device: dict[tuple[int, int], list[Part]] = {}
@@ -97,14 +97,20 @@ def engine_parts(plan: StagePlan, phase: str, name: str) -> Iterator[Part]:
     if machine.costs.engine:
         yield Part(f"{who}: process", machine.costs.engine)
     if not asleep or phase == "sync":
-        yield Part(f"{who}: weights", engine.weights)
+        yield Part(f"{who}: weights", round(machine.costs.copies * engine.weights))
     if not asleep:
         yield Part(f"{who}: keys and values", max(engine.kv_cache or 0, 0))
         yield Part(f"{who}: logits of a step", engine.logits)
 
 
-def _small(plan: StagePlan) -> list[Part]:
-    return [Part("driver and rollout worker", 2 * plan.subject.machine.costs.small)]
+def _beside(plan: StagePlan) -> list[Part]:
+    """Processes without a model, on the first node."""
+    costs, engines = plan.subject.machine.costs, [s for s in plan.placement.services if s.devices]
+    around = costs.server if plan.placement.routed else costs.direct
+    return [
+        Part("driver, rollout worker, Ray", costs.beside),
+        Part("engines: their actors and servers", around * len(engines)),
+    ]
 
 
 def _joined(parts: Sequence[Part]) -> list[Part]:

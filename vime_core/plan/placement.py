@@ -17,6 +17,8 @@ from vime_core.plan.layout import Layout
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
 
+ROUTER = "router"
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -46,6 +48,11 @@ class Service:
 class Placement:
     ranks: tuple[Rank, ...]
     services: tuple[Service, ...]
+
+    @property
+    def routed(self) -> bool:
+        """A router stands before the engines, which then are servers."""
+        return any(service.name == ROUTER for service in self.services)
 
     @property
     def nodes(self) -> int:
@@ -86,7 +93,7 @@ def _services(config: Config, per_node: int) -> Iterator[Service]:
         yield Service("teacher", _devices(max(at, beyond), size, per_node), f"tensor parallel {size}")
     if config.needs_engines and _routed(config):
         where = config.engine.vllm_router_ip
-        yield Service("router", note=f"at {where}, started by others" if where else "no device")
+        yield Service(ROUTER, note=f"at {where}, started by others" if where else "no device")
 
 
 def _routed(config: Config) -> bool:
