@@ -14,6 +14,7 @@ from vime_ascend.environment import Situation
 from vime_ascend.probe import present
 
 from vime_core import Config, VimeError
+from vime_core.engine.spec import engine_spec
 from vime_core.testing import DeviceSuite
 
 
@@ -54,23 +55,27 @@ def test_it_is_bound_to_the_run() -> None:
     assert device.engine_arguments() == {
         "additional_config": {"weight_nz_mode": 0, "weight_prefetch": True},
         "enforce_eager": False,
-        "enable_sleep_mode": True,
     }
     assert "apply_rope_fusion" not in device.megatron_overrides()
 
 
-@pytest.mark.parametrize("colocated", [False, True])
-def test_engine_arguments_follow_options_and_version(colocated: bool) -> None:
+def test_engine_arguments_follow_options_and_version() -> None:
     options = AscendOptions()
-    old, new = (engine_arguments(options, colocated, knows) for knows in (False, True))
+    old, new = (engine_arguments(options, knows) for knows in (False, True))
     assert old["additional_config"] == {"weight_nz_mode": 0}
     assert new["additional_config"] == {"weight_nz_mode": 0, "rl_config": {"enabled": True}}
     assert old["enforce_eager"] is True
-    assert ("enable_sleep_mode" in old) is colocated
+
+
+@pytest.mark.parametrize(("colocated", "sleeps"), [(True, None), (True, False), (False, None)])
+def test_sleep_mode_is_on_where_engines_sleep(tmp_path: Path, colocated: bool, sleeps: bool | None) -> None:
+    config = Config().replace("cluster", colocate=colocated, offload_rollout=sleeps)
+    spec = engine_spec(config, AscendBackend().bind(config), str(tmp_path), 0)
+    assert ("enable_sleep_mode" in spec.arguments) is (colocated and sleeps is None)
 
 
 def test_the_users_table_replaces_single_keys() -> None:
-    ours = engine_arguments(AscendOptions(), False, True)
+    ours = engine_arguments(AscendOptions(), True)
     assert merged(ours, {}) == ours
     both = merged(ours, {"additional_config": {"rl_config": {"enabled": False}}})
     assert both["additional_config"] == {"weight_nz_mode": 0, "rl_config": {"enabled": False}}

@@ -47,8 +47,6 @@ MINDSPEED = AscendOptions(trainer="mindspeed")
         (config(megatron={"async_save": True}), "--async-save True (default): writing in a forked process"),
         (config(vllm={"additional_config": {"weight_nz_mode": 1}}), "--vllm-additional-config weight_nz_mode=1"),
         (config(vllm={"enforce_eager": False}), "--no-vllm-enforce-eager: a captured ACL graph"),
-        (config(AscendOptions(sleep_level=3)), "--ascend-sleep-level 3: vLLM has"),
-        (config(vllm={"enable_sleep_mode": False}, colocate=True), "--no-vllm-enable-sleep-mode: colocated"),
         (
             config(AscendOptions(chip="a2"), actor_num_gpus_per_node=16),
             "--actor-num-gpus-per-node 16: a machine with A2",

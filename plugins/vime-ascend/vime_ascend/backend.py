@@ -35,6 +35,7 @@ class AscendBackend(TorchDevice):
     plain_modules: bool = True
     pins_memory: ClassVar[bool] = True
     supports_sleep: ClassVar[bool] = True
+    supports_colocate: ClassVar[bool] = True
 
     def __init__(self, situation: Situation | None = None, vllm: Mapping[str, Any] | None = None) -> None:
         self.situation, self._vllm = situation or Situation(), dict(vllm or {})
@@ -83,7 +84,7 @@ class AscendBackend(TorchDevice):
         return super().megatron_overrides()
 
     def engine_arguments(self) -> Mapping[str, Any]:
-        own = engine_arguments(self.situation.options, self.situation.colocated, knows_rl_config())
+        own = engine_arguments(self.situation.options, knows_rl_config())
         return merged(own, self._vllm)
 
     def doctor(self) -> Sequence[Finding]:

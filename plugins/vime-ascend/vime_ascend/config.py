@@ -35,14 +35,6 @@ class AscendOptions:
         default=False,
         metadata={"help": "engines capture ACL graphs; a graph may go on with old weights, so try the model first"},
     )
-    sleep_level: int = field(
-        default=2,
-        metadata={"help": "colocated: 1 keeps the engine's weights in host memory while it sleeps, 2 drops them"},
-    )
     delta: bool = field(
         default=False, metadata={"help": "weight sync: send only the values that changed, where that is fewer bytes"}
-    )
-    memory_margin_gb: float = field(
-        default=2.0,
-        metadata={"help": "colocated: device memory left for HCCL's buffers, which stay while an engine sleeps"},
     )

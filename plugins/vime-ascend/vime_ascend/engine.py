@@ -9,12 +9,9 @@ from typing import Any
 
 from vime_ascend.config import AscendOptions
 
-#: what a sleeping engine gives back, in the order in which it takes it again
-WAKE_ORDER = (("weights",), ("kv_cache",))
 
-
-def engine_arguments(options: AscendOptions, colocated: bool, knows_rl: bool) -> dict[str, Any]:
-    """Arguments under vLLM's names.
+def engine_arguments(options: AscendOptions, knows_rl: bool) -> dict[str, Any]:
+    """Arguments under vLLM's names; sleep mode is the core's to ask for.
 
     Args:
         knows_rl: the installed vllm-ascend has ``additional_config.rl_config``; others refuse the key.
@@ -22,10 +19,7 @@ def engine_arguments(options: AscendOptions, colocated: bool, knows_rl: bool) ->
     extra: dict[str, Any] = {"weight_nz_mode": 0}
     if knows_rl:
         extra["rl_config"] = {"enabled": True}
-    found: dict[str, Any] = {"additional_config": extra, "enforce_eager": not options.graphs}
-    if colocated:
-        found["enable_sleep_mode"] = True
-    return found
+    return {"additional_config": extra, "enforce_eager": not options.graphs}
 
 
 def knows_rl_config() -> bool:

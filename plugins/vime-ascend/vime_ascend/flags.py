@@ -103,13 +103,6 @@ def graphs(config: Config, options: AscendOptions) -> Iterator[str]:
         )
 
 
-def sleeping(config: Config, options: AscendOptions) -> Iterator[str]:
-    if options.sleep_level not in (1, 2):
-        yield f"--ascend-sleep-level {options.sleep_level}: vLLM has the levels 1 and 2"
-    if config.cluster.colocate and config.vllm.get("enable_sleep_mode") is False:
-        yield "--no-vllm-enable-sleep-mode: colocated, the engine has to give its memory back; leave it out"
-
-
 def devices_of_a_machine(config: Config, options: AscendOptions) -> Iterator[str]:
     chip = chip_named(options.chip) if options.chip != "auto" else None
     if chip is None or chip.devices is None:
@@ -147,7 +140,6 @@ RULES: tuple[Rule, ...] = (
     checkpoint_in_background,
     weight_layout,
     graphs,
-    sleeping,
     devices_of_a_machine,
     kernels_of_the_model,
     ports,
