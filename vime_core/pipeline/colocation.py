@@ -101,7 +101,7 @@ class SharedDevices(Turns):
         self._trainers_turn(self._level)
 
     def saving(self) -> None:
-        self._trainers_turn(self._level and 1)
+        self._trainers_turn(None if self._level is None else 1)
 
     def syncing(self) -> None:
         if "kv_cache" in self._awake:
