@@ -39,7 +39,7 @@ bench: install             ## prints ratios beside a peer or a physical limit
 
 docs: install              ## regenerate the generated documents
 	$(BIN)/python -m vime_core.config.document && $(BIN)/python -m vime_core.observe.document && $(BIN)/python -m vime_cli.algorithm_pages
-	$(BIN)/python -m vime_core.testing.document
+	$(BIN)/python -m vime_core.testing.document && $(BIN)/python -m vime_core.doctor.matrix
 
 clean:
 	rm -rf $(VENV) dist runs

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from pathlib import Path
 
 from vime_core.targets import load_target
@@ -15,8 +17,11 @@ def doctor(argv: list[str]) -> int:
         tuple(chosen.plugin), chosen.device, chosen.hf_checkpoint, chosen.run_dir, tuple(chosen.port), chosen.only
     )
     report = load_target("vime_core.doctor.report")
-    for result in checkup.run():
-        if not chosen.json:
+    if chosen.json:
+        with contextlib.redirect_stdout(sys.stderr):  # what plugins print is no JSON
+            list(checkup.run())
+    else:
+        for result in checkup.run():
             print(report.line(result), flush=True)
     print(report.as_json(checkup) if chosen.json else report.summary(checkup))
     status: int = checkup.exit_code

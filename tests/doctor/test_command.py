@@ -50,6 +50,13 @@ def test_json_is_one_object_and_nothing_else() -> None:
     assert found["fix"].startswith("export no_proxy=127.0.0.1")
 
 
+def test_a_plugin_that_prints_does_not_break_the_json(world) -> None:
+    module = world.install("loud", "print('hello')")
+    done = vime("--json", "--plugin", module, "--only", "plugins", PYTHONPATH=str(world.site))
+    assert done.stderr == "hello\n"
+    assert json.loads(done.stdout)["broken"] == 0
+
+
 @pytest.mark.parametrize(
     "argv", [["--only", "nothing"], ["--nope"], ["--port", "x"], ["--hf-checkpoint", "/nowhere"], ["extra"]]
 )
