@@ -39,6 +39,10 @@ def test_the_defaults_are_allowed() -> None:
         (synced("nccl", colocate=True), "--weight-sync nccl: NCCL refuses two ranks on one device"),
         (synced("cuda/nccl", colocate=True), "--weight-sync nccl: NCCL refuses two ranks on one device"),
         (synced("cuda/cuda_ipc"), "--weight-sync cuda_ipc: trainer and engines share no device"),
+        (
+            config(colocate=True, rollout_num_gpus=2, actor_num_gpus_per_node=4),
+            "--colocate with engines on 2 of the trainer's 4 devices: by cuda_ipc",
+        ),
         (config(vllm={"distributed_executor_backend": "ray"}), "--vllm-distributed-executor-backend ray"),
     ],
     ids=lambda value: value.split(":")[0][:40] if isinstance(value, str) else "",
@@ -51,6 +55,9 @@ def test_each_rule_has_a_reason(given: Config, says: str) -> None:
 def test_what_is_fine_beside_the_right_option() -> None:
     te = CudaOptions(trainer="te")
     assert violations(config(te, megatron={"fp8": "hybrid", "gradient_accumulation_fusion": True})) == []
+    assert violations(config(colocate=True, rollout_num_gpus=4, actor_num_gpus_per_node=4)) == []
+    few = synced("shared_memory", colocate=True, rollout_num_gpus=2, actor_num_gpus_per_node=4)
+    assert violations(few) == []
     assert violations(synced("nccl")) == violations(synced("cuda_ipc", colocate=True)) == []
 
 

@@ -66,6 +66,7 @@ def all_violations(config, model: dict) -> list[str]:
         model=model,
         model_types=supported_model_types(),
         supports_colocate=CudaBackend.supports_colocate,
+        supports_sleep=CudaBackend.supports_sleep,
     )
     return [*core_violations(config, facts), *violations(config)]
 

@@ -59,6 +59,18 @@ def carrier(config: Config, options: CudaOptions) -> Iterator[str]:
         yield "--weight-sync cuda_ipc: trainer and engines share no device to share memory on; leave it out"
 
 
+def partners(config: Config, options: CudaOptions) -> Iterator[str]:
+    """A trainer rank that shares its buffer waits for a worker to have read it."""
+    name = (config.sync.weight_sync or "cuda_ipc").removeprefix("cuda/")
+    own = config.cluster.colocate and config.needs_engines and not config.engine.rollout_external_engine_addrs
+    if own and name == "cuda_ipc" and config.engine_devices < config.trainer_ranks:
+        yield (
+            f"--colocate with engines on {config.engine_devices} of the trainer's {config.trainer_ranks} devices: by "
+            "cuda_ipc every trainer rank passes its weights to a worker on its own device; give the engines all, or "
+            "use --weight-sync shared_memory"
+        )
+
+
 def executor(config: Config, options: CudaOptions) -> Iterator[str]:
     if config.vllm.get("distributed_executor_backend") == "ray":
         yield (
@@ -71,6 +83,7 @@ RULES: tuple[Rule, ...] = (
     needs_transformer_engine,
     latent_attention,
     carrier,
+    partners,
     executor,
 )
 
