@@ -45,9 +45,7 @@ class AlgorithmSection:
     pg_loss_type: Literal["ppo", "reinforce"] | None = opt(
         None, "reinforce: -A logp stands for the algorithm's own surrogate; ppo: the algorithm's, as without it"
     )
-    use_score_centering: bool = opt(
-        False, "subtract the plain policy gradient's mean under the sampler"
-    )
+    use_score_centering: bool = opt(False, "subtract the plain policy gradient's mean under the sampler")
     score_centering_top_k: int = opt(128, "the sampler's likeliest tokens that it is computed from")
     get_mismatch_metrics: bool = opt(False, "log how far trainer and sampler are apart: kl, k3_kl, chi2, ESS")
     use_opd: bool = opt(False, "on-policy distillation: subtract the teacher's term from the advantages")

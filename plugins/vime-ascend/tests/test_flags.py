@@ -56,6 +56,10 @@ MINDSPEED = AscendOptions(trainer="mindspeed")
             "--rollout-num-gpus-per-engine 16: an engine",
         ),
         (config(AscendOptions(hccl_ports="5")), "--ascend-hccl-ports 5: write FIRST-LAST"),
+        (
+            config(colocate=True, rollout_num_gpus=2, actor_num_gpus_per_node=4),
+            "--colocate with engines on 2 of the trainer's 4 NPUs: by npu_ipc",
+        ),
     ],
     ids=lambda value: value.split(":")[0][:40] if isinstance(value, str) else "",
 )
@@ -65,6 +69,8 @@ def test_each_rule_has_a_reason(given: Config, says: str) -> None:
 
 
 def test_what_is_fine_beside_the_right_option() -> None:
+    few = config(colocate=True, rollout_num_gpus=2, actor_num_gpus_per_node=4)
+    assert violations(few.replace("sync", weight_sync="shared_memory")) == []
     assert violations(config(AscendOptions(graphs=True), vllm={"enforce_eager": False})) == []
     assert violations(config(AscendOptions(chip="a3"), actor_num_gpus_per_node=16)) == []
     assert violations(config(AscendOptions(chip="a5"), actor_num_gpus_per_node=64)) == []

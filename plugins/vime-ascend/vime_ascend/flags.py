@@ -125,6 +125,18 @@ def kernels_of_the_model(config: Config, options: AscendOptions) -> Iterator[str
         )
 
 
+def partners(config: Config, options: AscendOptions) -> Iterator[str]:
+    """A trainer rank that shares its buffer waits for a worker to have read it."""
+    name = (config.sync.weight_sync or "npu_ipc").removeprefix("ascend/")
+    own = config.cluster.colocate and config.needs_engines and not config.engine.rollout_external_engine_addrs
+    if own and name == "npu_ipc" and config.engine_devices < config.trainer_ranks:
+        yield (
+            f"--colocate with engines on {config.engine_devices} of the trainer's {config.trainer_ranks} NPUs: by "
+            "npu_ipc every trainer rank passes its weights to a worker on its own NPU; give the engines all, or use "
+            "--weight-sync shared_memory"
+        )
+
+
 def ports(config: Config, options: AscendOptions) -> Iterator[str]:
     try:
         slices(options.hccl_ports)
@@ -142,6 +154,7 @@ RULES: tuple[Rule, ...] = (
     graphs,
     devices_of_a_machine,
     kernels_of_the_model,
+    partners,
     ports,
 )
 
