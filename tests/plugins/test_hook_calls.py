@@ -23,6 +23,7 @@ from vime_core.observe.phases import PhaseClock
 from vime_core.observe.progress import make_progress
 from vime_core.observe.recorder import Recorder
 from vime_core.observe.runfolder import RunFolder
+from vime_core.pipeline.colocation import Turns
 from vime_core.pipeline.synchronous import Loop
 from vime_core.quickstart.addition import prepare
 
@@ -75,6 +76,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.rollout = self.trainer = self
+        self.turns = Turns()
 
     def train(self, step: int, batch: object) -> dict[str, float]:
         return {"train/tokens": 2e6}
