@@ -72,3 +72,16 @@ def test_taking_turns_changes_nothing(tmp_path: Path, grpo: Options, name: str) 
     mine, theirs = weights(tmp_path / "turns"), weights(tmp_path / "apart")
     assert mine == theirs
     assert len(mine) > 2  # two checkpoints and an export
+
+
+@pytest.mark.parametrize("transport", ["direct", "router"])
+def test_a_corrupted_sync_ends_the_run_with_nobody_served(tmp_path: Path, grpo: Options, transport: str) -> None:
+    options = grpo(num_rollout=4, sync_fault="corrupt:2", engine_transport=transport, **CYCLE)
+    done = vime(tmp_path, "train", *flags(**options))
+    assert done.code == 1, done.text
+    assert "Traceback" not in done.err
+    (complaint,) = done.complaints
+    assert complaint.startswith("weights version 1 not committed: engine 0: received bytes have digest ")
+    assert complaint.endswith("; it serves the version it had")
+    assert [receipt["version"] for receipt in json_lines(tmp_path / "run" / "receipts.jsonl")] == [0]
+    assert done.left == {}
