@@ -1,7 +1,7 @@
 """Options of plugins: one frozen dataclass a plugin, whose fields are flags and TOML keys at once.
 
-Field ``hccl_buffer_mb`` of plugin ``ascend`` is ``--ascend-hccl-buffer-mb`` and a key of ``[plugins.ascend]``. The help
-text is in the field's metadata. One definition gives the flag, the key, the type check and ``vime plugins info``.
+Field ``buffer_mb`` of plugin ``mine`` is ``--mine-buffer-mb`` and a key of ``[plugins.mine]``. The help text is in the
+field's metadata. One definition gives the flag, the key, the type check and ``vime plugins info``.
 """
 
 from __future__ import annotations

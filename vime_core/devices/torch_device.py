@@ -1,6 +1,6 @@
 """A torch device as three values: its type, its torch module and its collective backend.
 
-Everything that ``torch.cpu``, ``torch.cuda`` and ``torch.npu`` spell alike is answered here once; what a module lacks
+Everything that ``torch.cpu`` and its sisters spell alike is answered here once; what a module lacks
 falls back to torch's own (random numbers of the CPU) or to nothing (caches, streams). A device is a subclass that sets
 the class attributes and overrides what is really its own: placement, memory figures, engine arguments.
 """

@@ -50,7 +50,7 @@ def _backends() -> list[str]:
 
 
 def _extension(problem: str) -> Finding:
-    """Torch itself is well; a device's package that it loads by itself is not (torch_npu without CANN is one)."""
+    """Torch itself is well; a device's package that it loads by itself is not."""
     names = ", ".join(_backends())
     detail = f"torch can be imported, but not with {names}, which it loads by itself: {problem}"
     fix = (

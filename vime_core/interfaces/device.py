@@ -50,9 +50,9 @@ class Finding:
 class DeviceBackend(abc.ABC):
     """A device type as values and thin adapters. An accelerator differs from the CPU by values, not by code."""
 
-    #: torch device type: "cpu", "cuda", "npu"
+    #: torch device type, "cpu" for one
     device_type: ClassVar[str]
-    #: torch.distributed backend name: "gloo", "nccl", "hccl"
+    #: torch.distributed backend name, "gloo" for one
     collective: ClassVar[str]
     #: environment variable that narrows the visible devices, or None where there is none
     visible_devices_variable: ClassVar[str | None] = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def vime_plugins() -> Callable[..., Plugins]:
     """Loads exactly the named plugins and discovers nothing, so a test does not depend on what happens to be installed.
 
-    ``vime_plugins("ascend", "./my_reward.py")`` is the core with those two.
+    ``vime_plugins("mine", "./my_reward.py")`` is the core with those two.
     """
     from vime_core.plugins import Plugins
 

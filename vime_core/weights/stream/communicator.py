@@ -23,8 +23,8 @@ class CommunicatorChannel(abc.ABC):
     """One end. Rank 0 chooses a port for the library's rendezvous and tells the others at the meeting point.
 
     Args:
-        module: the device's torch module, e.g. ``torch.cuda``.
-        device_type: of the tensors, e.g. "cuda".
+        module: the device's torch module, as ``torch.cpu`` is one.
+        device_type: of the tensors.
     """
 
     #: the library, for messages
