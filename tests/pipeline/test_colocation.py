@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.runs import flags, json_lines, step_rows, vime
+from tests.support.runs import Run, flags, json_lines, step_rows, vime
 
 Options = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.slow
@@ -84,4 +85,14 @@ def test_a_corrupted_sync_ends_the_run_with_nobody_served(tmp_path: Path, grpo: 
     assert complaint.startswith("weights version 1 not committed: engine 0: received bytes have digest ")
     assert complaint.endswith("; it serves the version it had")
     assert [receipt["version"] for receipt in json_lines(tmp_path / "run" / "receipts.jsonl")] == [0]
+    assert done.left == {}
+
+
+def test_a_stop_ends_engines_that_sleep_or_wake(tmp_path: Path, grpo: Options) -> None:
+    with Run(tmp_path, "train", *flags(**grpo(num_rollout=1000, **CYCLE))) as run:
+        run.wait_for(lambda: step_rows(tmp_path / "run"), "no step was recorded")
+        run.signal(signal.SIGINT)
+        done = run.finish()
+    assert done.code == 130, done.text
+    assert "Traceback" not in done.err
     assert done.left == {}
