@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,7 @@ def cached(folder: Path, start: Path, name: str, seed: int, steps: int) -> dict[
 def measure(folder: Path, start: Path, name: str, seed: int, steps: int) -> dict[str, Any]:
     """Train and read the evaluations."""
     run = folder / f"run-{name}-{seed}-{steps}"
+    shutil.rmtree(run, ignore_errors=True)  # of an interrupted table
     teacher = folder / f"run-grpo-{seed}-{steps}" / "hf"
     flags = [flag.format(teacher=teacher) for flag in FLAGS.get(name, ())]
     flags += ["--advantage-estimator", name, "--seed", str(seed), "--rollout-seed", str(seed)]
