@@ -9,25 +9,28 @@ a process from a later one with the same id.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+import psutil
 
 #: seconds for the processes to end by themselves
 GRACE = 3.0
 #: last word of a driver that ends by itself
 ALIVE = b"alive"
-#: times that a killed driver's folder is looked for, once a second
-_REMOVALS = 12
+#: seconds for a killed driver's trainers and engines to end by themselves: longer than they take on a busy machine
+_ENDING = 60.0
+#: times that its folder is looked for afterwards, once a second
+_REMOVALS = 5
 
 
 def children() -> set[str]:
     """Marks of all processes below this one."""
-    import psutil
-
     found = set()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -48,8 +51,6 @@ def reaping(marks: Sequence[str], folder: Path) -> Iterator[None]:
 
 
 def main(folder: str, marks: Sequence[str]) -> None:
-    import psutil
-
     word = sys.stdin.buffer.read()
     processes = []
     for mark in marks:
@@ -59,18 +60,37 @@ def main(folder: str, marks: Sequence[str]) -> None:
             if process.create_time() == float(start):
                 processes.append(process)
     _, alive = psutil.wait_procs(processes, timeout=GRACE)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    _kill(alive)
     if word != ALIVE:
         _remove(folder)
 
 
 def _remove(folder: str) -> None:
-    """Engines that end by themselves may still write into it for a moment."""
+    """Once nobody is left who writes into it."""
+    _kill(_those(lambda process: any(folder in word for word in process.cmdline())))  # Ray's daemons, late ones too
+    end = time.monotonic() + _ENDING
+    while (left := _those(lambda process: process.environ().get("TMPDIR") == folder)) and time.monotonic() < end:
+        time.sleep(0.5)
+    _kill(left)
     for _ in range(_REMOVALS):
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(1.0)
+
+
+def _those(which: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Processes of the run: all such but this one."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and which(process):
+                found.append(process)
+    return found
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 if __name__ == "__main__":
