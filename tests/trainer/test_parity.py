@@ -128,6 +128,7 @@ def test_smollm2_equals_hugging_face(tmp_path: Path) -> None:
     one = run([folder], "--forward-only")["smollm2"]
     assert one["export"] == one["saved"] == one["names_differ"] == 0.0
     assert one["logits"] <= 1e-6
+    # packed: half of what Hugging Face's own numbers differ by between a sequence alone and in a padded batch (4e-5)
     assert one["logp"] <= 2e-5
     two = run([folder], "--forward-only", "--world", "2", "--pp", "2")["smollm2"]
     assert two["export"] == two["names_differ"] == 0.0
