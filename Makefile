@@ -33,6 +33,7 @@ test-npu-emu: install      ## torch-npu's real wheel over an emulated CANN; fetc
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy -p vime_core -p vime_cli
+	$(BIN)/mypy -p vime_cuda -p vime_ascend -p vime_agents && $(BIN)/mypy benchmarks/*.py
 
 bench: install             ## prints ratios beside a peer or a physical limit
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from common import heading, table
 
@@ -55,12 +56,12 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
     compute = side_of(args.side, args.vocabulary)
     before, started = _peak(), time.perf_counter()
     logp, entropy = compute(rows, weight, targets)
-    (logp.sum() + 0.01 * entropy.sum()).backward()  # type: ignore[no-untyped-call]
+    (logp.sum() + 0.01 * entropy.sum()).backward()
     seconds = time.perf_counter() - started
     return {"MiB": _peak() - before, "seconds": seconds, "sum": float(logp.detach().double().sum())}
 
 
-def side_of(side: str, vocabulary: int) -> Callable[..., tuple[object, object]]:
+def side_of(side: str, vocabulary: int) -> Callable[..., tuple[Any, Any]]:
     import torch
 
     from vime_core.trainer.logprobs import VocabShard, token_logprobs

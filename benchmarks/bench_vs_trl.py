@@ -27,7 +27,7 @@ def main() -> None:
     args = arguments()
     heading("Whole GRPO step: vime against TRL")
     with scratch() as folder:
-        sides = {"vime": Vime(args, folder)}
+        sides: dict[str, Side] = {"vime": Vime(args, folder)}
         if args.trl_python:
             sides["TRL"] = Trl(args, folder)
         else:

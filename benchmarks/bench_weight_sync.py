@@ -14,9 +14,13 @@ import statistics
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common import build_qwen3, heading, scratch, table
+
+if TYPE_CHECKING:
+    from vime_core.interfaces.weight_sync import Receipt
+    from vime_core.pipeline.stack import Stack
 
 #: phase of the receipt -> what it is
 PHASES: Mapping[str, str] = {
@@ -54,6 +58,7 @@ def build(name: str, folder: Path, dtype: str) -> Path:
 def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[Any], list[float], list[float]]:
     """(receipts, seconds of each copy of as many bytes, seconds of each write alone)."""
     from vime_core.engine.sources import Checkpoint
+    from vime_core.observe.phases import PhaseClock
     from vime_core.pipeline.stack import stack
     from vime_core.plugins import Plugins
     from vime_core.weights.publisher import Publisher
@@ -64,18 +69,25 @@ def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[An
     config = configuration(model, bf16, folder)
     tensors, publisher = dict(Checkpoint(str(model)).tensors()), Publisher.create(config)
     receipts, copies, writes = [], [], []
-    with stack(config, plugins, logs, lambda: None) as running:
+    with stack(config, plugins, logs, lambda: None, PhaseClock()) as running:
         for version in range(2):
             publisher.publish(tensors.items(), version)
-            copy = Copy(running.push(version).nbytes)
+            copy = Copy(pushed(running, version).nbytes)
         for version in range(2, 2 + pushes):
             copies.append(copy.seconds())
             started = time.perf_counter()
             publisher.publish(tensors.items(), version)
             writes.append(time.perf_counter() - started)
-            receipts.append(running.push(version))
+            receipts.append(pushed(running, version))
     publisher.close()
     return receipts, copies, writes
+
+
+def pushed(running: Stack, version: int) -> Receipt:
+    """What a push ended in; there are engines here."""
+    receipt = running.push(version)
+    assert receipt is not None, "a run with engines pushes to them"
+    return receipt
 
 
 def configuration(model: Path, bf16: bool, folder: Path) -> Any:

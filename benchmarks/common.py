@@ -129,7 +129,7 @@ class Child:
             if line.startswith(_MARK):
                 return json.loads(line[len(_MARK) :])
         tail = "\n".join(self._log.read_text().splitlines()[-15:])
-        raise SystemExit(f"{self._process.args} ended with code {self._process.wait()}:\n{tail}")
+        raise SystemExit(f"{self._process.args!r} ended with code {self._process.wait()}:\n{tail}")
 
     def stopwatch(self) -> Stopwatch:
         return Stopwatch(self._process.pid)
@@ -158,7 +158,7 @@ def answer(value: Any) -> None:
 
 # models ----------------------------------------------------------------------------------------------------------
 #: sizes of random Qwen3 models: about 53 and 190 million parameters
-SIZES: Mapping[str, Mapping[str, int]] = {
+SIZES: Mapping[str, Mapping[str, Any]] = {
     "qwen3-50m": {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 10, "vocab_size": 32000},
     "qwen3-190m": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 10, "vocab_size": 32000},
 }
@@ -172,8 +172,13 @@ def build_qwen3(folder: Path, size: str, dtype: str) -> Path:
     from vime_core.quickstart.addition import build_tokenizer
 
     torch.manual_seed(0)
-    shape = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 1024}
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    shape: dict[str, Any] = {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "max_position_embeddings": 1024,
+    }
+    ids: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     config = Qwen3Config(**SIZES[size], **shape, **ids, tie_word_embeddings=True)
     Qwen3ForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)

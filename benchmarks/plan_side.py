@@ -87,9 +87,14 @@ def engine_phases(args: argparse.Namespace) -> Phases:
     from vllm import LLM, SamplingParams
 
     dtype = "bfloat16" if config.megatron.bf16 else "float32"
-    more = {"dtype": dtype, "max_model_len": 4096, "skip_tokenizer_init": True, "disable_log_stats": True}
+    more: dict[str, Any] = {
+        "dtype": dtype,
+        "max_model_len": 4096,
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+    }
     engine = LLM(args.model, **more, **device.engine_arguments())
-    prompts = [{"prompt_token_ids": list(range(5, 5 + PROMPT))} for _ in range(args.samples)]
+    prompts: list[Any] = [{"prompt_token_ids": list(range(5, 5 + PROMPT))} for _ in range(args.samples)]
     sampling = SamplingParams(max_tokens=RESPONSE, ignore_eos=True, detokenize=False)
     return {"rollout": lambda: engine.generate(prompts, sampling, use_tqdm=False)}
 
