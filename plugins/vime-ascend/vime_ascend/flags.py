@@ -6,12 +6,12 @@ A rule gets the whole configuration and yields violations. All are reported toge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from vime_ascend.chips import chip_named
 from vime_ascend.config import AscendOptions
 from vime_ascend.ports import slices
 from vime_core import Config
+from vime_core.config.device_rules import lonely_ranks, megatron_flag, megatron_on
 from vime_core.errors import ConfigError
 
 Rule = Callable[[Config, AscendOptions], Iterable[str]]
@@ -51,16 +51,16 @@ def violations(config: Config) -> list[str]:
 
 def absent_in_megatron(config: Config, options: AscendOptions) -> Iterator[str]:
     for name, why in ABSENT.items():
-        if _on(config, name):
-            yield f"{_flag(config, name)}: no NPU has it, {why}; leave it out"
+        if megatron_on(config, name):
+            yield f"{megatron_flag(config, name)}: no NPU has it, {why}; leave it out"
 
 
 def fused_in_plain(config: Config, options: AscendOptions) -> Iterator[str]:
     if options.trainer != "plain":
         return
     for name in FUSED:
-        if _on(config, name):
-            yield f"{_flag(config, name)}: a fused CUDA kernel; leave it out, or use --ascend-trainer mindspeed"
+        if megatron_on(config, name):
+            yield f"{megatron_flag(config, name)}: a fused CUDA kernel; leave it out, or use --ascend-trainer mindspeed"
 
 
 def mindspeed_arguments(config: Config, options: AscendOptions) -> Iterator[str]:
@@ -77,12 +77,14 @@ def mindspeed_arguments(config: Config, options: AscendOptions) -> Iterator[str]
 def virtual_pipeline(config: Config, options: AscendOptions) -> Iterator[str]:
     name = "virtual_pipeline_model_parallel_size"
     if options.trainer == "mindspeed" and config.megatron_extra.get(name) is not None:
-        yield f"{_flag(config, name)}: mbridge cannot build virtual stages under MindSpeed's patches; leave it out"
+        flag = megatron_flag(config, name)
+        yield f"{flag}: mbridge cannot build virtual stages under MindSpeed's patches; leave it out"
 
 
 def checkpoint_in_background(config: Config, options: AscendOptions) -> Iterator[str]:
-    if _on(config, "async_save"):
-        yield f"{_flag(config, 'async_save')}: writing in a forked process loses the NPU's context; leave it out"
+    if megatron_on(config, "async_save"):
+        flag = megatron_flag(config, "async_save")
+        yield f"{flag}: writing in a forked process loses the NPU's context; leave it out"
 
 
 def weight_layout(config: Config, options: AscendOptions) -> Iterator[str]:
@@ -126,15 +128,7 @@ def kernels_of_the_model(config: Config, options: AscendOptions) -> Iterator[str
 
 
 def partners(config: Config, options: AscendOptions) -> Iterator[str]:
-    """A trainer rank that shares its buffer waits for a worker to have read it."""
-    name = (config.sync.weight_sync or "npu_ipc").removeprefix("ascend/")
-    own = config.cluster.colocate and config.needs_engines and not config.engine.rollout_external_engine_addrs
-    if own and name == "npu_ipc" and config.engine_devices < config.trainer_ranks:
-        yield (
-            f"--colocate with engines on {config.engine_devices} of the trainer's {config.trainer_ranks} NPUs: by "
-            "npu_ipc every trainer rank passes its weights to a worker on its own NPU; give the engines all, or use "
-            "--weight-sync shared_memory"
-        )
+    yield from lonely_ranks(config, "ascend", "npu_ipc", "NPU")
 
 
 def ports(config: Config, options: AscendOptions) -> Iterator[str]:
@@ -157,13 +151,3 @@ RULES: tuple[Rule, ...] = (
     partners,
     ports,
 )
-
-
-def _on(config: Config, name: str) -> bool:
-    value: Any = config.megatron_extra.get(name)
-    return value not in (None, False, "none", "None", 0)
-
-
-def _flag(config: Config, name: str) -> str:
-    source = config.provenance.get(name, "default")
-    return f"--{name.replace('_', '-')} {config.megatron_extra[name]} ({source})"

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from vime_core.doctor.packages import installed_version
+
 #: switches off what torch loads by itself at import: torch_npu, through the entry point "torch.backends"
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 #: set by CANN's set_env.sh
@@ -52,15 +54,7 @@ class Sight:
 
 def installed(names: tuple[str, ...] = DISTRIBUTIONS) -> dict[str, str]:
     """Versions by metadata."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {name: here for name in names if (here := installed_version(name)) is not None}
 
 
 def look(

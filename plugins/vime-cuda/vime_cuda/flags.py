@@ -6,9 +6,9 @@ A rule gets the whole configuration and yields violations. All are reported toge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from vime_core import Config
+from vime_core.config.device_rules import lonely_ranks, megatron_flag, megatron_on
 from vime_cuda.config import CudaOptions
 
 Rule = Callable[[Config, CudaOptions], Iterable[str]]
@@ -35,8 +35,8 @@ def needs_transformer_engine(config: Config, options: CudaOptions) -> Iterator[s
     if options.trainer != "plain":
         return
     for name, why in OF_TRANSFORMER_ENGINE.items():
-        if _on(config, name):
-            yield f"{_flag(config, name)}: {why}; leave it out, or use --cuda-trainer te"
+        if megatron_on(config, name):
+            yield f"{megatron_flag(config, name)}: {why}; leave it out, or use --cuda-trainer te"
 
 
 def latent_attention(config: Config, options: CudaOptions) -> Iterator[str]:
@@ -60,15 +60,7 @@ def carrier(config: Config, options: CudaOptions) -> Iterator[str]:
 
 
 def partners(config: Config, options: CudaOptions) -> Iterator[str]:
-    """A trainer rank that shares its buffer waits for a worker to have read it."""
-    name = (config.sync.weight_sync or "cuda_ipc").removeprefix("cuda/")
-    own = config.cluster.colocate and config.needs_engines and not config.engine.rollout_external_engine_addrs
-    if own and name == "cuda_ipc" and config.engine_devices < config.trainer_ranks:
-        yield (
-            f"--colocate with engines on {config.engine_devices} of the trainer's {config.trainer_ranks} devices: by "
-            "cuda_ipc every trainer rank passes its weights to a worker on its own device; give the engines all, or "
-            "use --weight-sync shared_memory"
-        )
+    yield from lonely_ranks(config, "cuda", "cuda_ipc")
 
 
 def executor(config: Config, options: CudaOptions) -> Iterator[str]:
@@ -86,13 +78,3 @@ RULES: tuple[Rule, ...] = (
     partners,
     executor,
 )
-
-
-def _on(config: Config, name: str) -> bool:
-    value: Any = config.megatron_extra.get(name)
-    return value not in (None, False, "none", "None", 0)
-
-
-def _flag(config: Config, name: str) -> str:
-    source = config.provenance.get(name, "default")
-    return f"--{name.replace('_', '-')} {config.megatron_extra[name]} ({source})"

