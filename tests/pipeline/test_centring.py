@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.runs import flags, step_rows, vime
+from tests.support.runs import flags, forgetful, step_rows, vime
 
 Options = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.slow
@@ -40,16 +40,7 @@ def test_the_gradient_is_centred(tmp_path: Path, grpo: Options, name: str) -> No
 
 
 def test_a_rollout_that_drops_them_is_an_error(tmp_path: Path, grpo: Options) -> None:
-    (tmp_path / "forgetful.py").write_text(
-        "from vime_core.rollout.generate import Generate\n"
-        "class Forgetful(Generate):\n"
-        "    async def generate(self, samples, client, params):\n"
-        "        done = await super().generate(samples, client, params)\n"
-        "        for sample in done:\n"
-        "            sample.top = None\n"
-        "        return done\n"
-    )
-    done = vime(tmp_path, "train", *flags(**grpo(**CENTRED, rollout_function="forgetful.py:Forgetful")))
+    done = vime(tmp_path, "train", *flags(**grpo(**CENTRED, rollout_function=forgetful(tmp_path, "top"))))
     assert done.code == 1
     assert done.left == {}
     assert "score centring: no likeliest tokens with group" in done.err

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.models import build_model
-from tests.support.runs import flags, json_lines, step_rows, vime
+from tests.support.runs import flags, forgetful, json_lines, step_rows, vime
 
 Options = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.slow
@@ -67,16 +67,7 @@ def test_the_trainers_own_experts_are_replayed(tmp_path: Path, grpo: Options, st
 
 
 def test_a_rollout_that_drops_the_experts_is_an_error(tmp_path: Path, grpo: Options) -> None:
-    (tmp_path / "forgetful.py").write_text(
-        "from vime_core.rollout.generate import Generate\n"
-        "class Forgetful(Generate):\n"
-        "    async def generate(self, samples, client, params):\n"
-        "        done = await super().generate(samples, client, params)\n"
-        "        for sample in done:\n"
-        "            sample.routing = None\n"
-        "        return done\n"
-    )
-    options = grpo(use_rollout_routing_replay=True, rollout_function="forgetful.py:Forgetful")
+    options = grpo(use_rollout_routing_replay=True, rollout_function=forgetful(tmp_path, "routing"))
     options |= {"hf_checkpoint": build_model(tmp_path / "moe", "qwen3_moe")}
     done = vime(tmp_path, "train", *flags(**options))
     assert done.code == 1

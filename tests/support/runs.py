@@ -142,6 +142,20 @@ class Run:
         return Done(int(code), out, err, float(at) - self.started, left, self.litter)
 
 
+def forgetful(folder: Path, field: str) -> str:
+    """A rollout, for ``--rollout-function`` of a run in ``folder``, that loses ``field`` of every sample."""
+    (folder / "forgetful.py").write_text(
+        "from vime_core.rollout.generate import Generate\n"
+        "class Forgetful(Generate):\n"
+        "    async def generate(self, samples, client, params):\n"
+        "        done = await super().generate(samples, client, params)\n"
+        "        for sample in done:\n"
+        f"            sample.{field} = None\n"
+        "        return done\n"
+    )
+    return "forgetful.py:Forgetful"
+
+
 def vime(folder: Path, *arguments: object, **environ: str) -> Done:
     """Run a command to its end."""
     with Run(folder, *arguments, **environ) as run:

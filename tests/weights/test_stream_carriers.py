@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.threads import in_threads
 from vime_core.engine.gloo_link import GlooLink, MeetingPoint
 from vime_core.engine.manifest import Manifest
 from vime_core.errors import SyncError
@@ -54,23 +54,6 @@ def point() -> Iterator[MeetingPoint]:
 
 def terms(point: MeetingPoint, timeout: float = 20.0) -> dict[str, Any]:
     return {"host": point.host, "port": point.port, "group": "g", "world": 3, "bucket": 512, "timeout": timeout}
-
-
-def in_threads(*work: Callable[[], Any]) -> list[Any]:
-    results: list[Any] = [None] * len(work)
-
-    def run(number: int) -> None:
-        try:
-            results[number] = work[number]()
-        except Exception as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(work))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
 
 
 def test_each_trainer_rank_serves_the_worker_on_its_own_device(point, tmp_path) -> None:

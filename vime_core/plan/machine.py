@@ -15,7 +15,7 @@ class Costs:
     Attributes:
         trainer, engine: bytes of a trainer rank and of an engine's worker before they hold anything.
         direct, server: bytes around an engine: in its Ray actor, or as a server beside its Ray actor.
-        copies: resident bytes for each byte of an engine's weights (on the CPU vLLM packs them anew).
+        copies: resident bytes for each byte of an engine's weights (on the CPU about two, measured once).
         beside: bytes of the driver, the rollout worker and Ray's own processes.
         peak: bytes of the allocator for each byte that a step takes and gives back, while it runs.
         kept: what of them stays with the process afterwards.

@@ -65,7 +65,7 @@ def token_logprobs(
     if temperature <= 0:
         raise ValueError(f"temperature {temperature}: log-probs need a temperature above 0")
     size = chunk_size if chunk_size > 0 else max(len(rows), 1)
-    named = targets.reshape(len(rows), -1) if len(rows) else targets.reshape(0, *(targets.shape[1:] or (1,)))
+    named = targets[:, None] if targets.dim() == 1 else targets
     logp, entropy = _TokenLogprobs.apply(rows, weight, named, shard, float(temperature), size, with_entropy)
     return logp.reshape(targets.shape), entropy if with_entropy else None
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +15,7 @@ from vime_cuda.config import CudaOptions
 from vime_cuda.sync import ipc, nccl
 from vime_cuda.sync.publisher import publisher_of
 
+from tests.support.threads import in_threads
 from vime_core import Config, VimeError
 from vime_core.engine.gloo_link import MeetingPoint
 from vime_core.engine.manifest import Manifest
@@ -47,23 +47,6 @@ def point() -> Iterator[MeetingPoint]:
     made.open()
     yield made
     made.close()
-
-
-def in_threads(*work: Callable[[], Any]) -> list[Any]:
-    results: list[Any] = [None] * len(work)
-
-    def run(number: int) -> None:
-        try:
-            results[number] = work[number]()
-        except Exception as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(work))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
 
 
 def terms(point: MeetingPoint, world: int = 2) -> dict[str, Any]:
