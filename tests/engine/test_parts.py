@@ -177,8 +177,12 @@ def test_flags() -> None:
 
 def test_fixes_are_named_and_bound_to_versions() -> None:
     fixes = upstream_fixes.fixes()
-    assert {fix.name for fix in fixes} == {"seeded_chunked_prefill", "moe_kernel_reset", "routed_experts"}
-    assert all(fix.applies("0.32.0") and not fix.applies("0.99.0") for fix in fixes)
+    names = {fix.name for fix in fixes}
+    assert names == {"seeded_chunked_prefill", "moe_kernel_reset", "routed_experts", "weight_labels"}
+    assert {fix.name for fix in fixes if fix.applies("0.32.0")} == names - {"weight_labels"}
+    assert {fix.name for fix in fixes if fix.applies("0.23.0")} == {"seeded_chunked_prefill", "weight_labels"}
+    assert not any(fix.applies("0.99.0") for fix in fixes)
+    assert {fix.name for fix in fixes if fix.needless("0.99.0")} == {"weight_labels"}
 
 
 def test_the_plugin_is_light() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import psutil
 import pytest
 
@@ -30,19 +31,30 @@ def engines(start_engines: Callable[..., Any], folders: dict[str, Path]) -> Any:
     return start_engines(configuration(engines=2, transport="router"), folders["A"])
 
 
-def generate(engines: Any, requests: list[GenerateRequest], abort_after: float | None = None) -> list[GenerateReply]:
+def generate(engines: Any, requests: list[GenerateRequest], abort_all: bool = False) -> list[GenerateReply]:
+    """Their replies; aborted, if at all, as soon as the servers have every one of them."""
+
     async def run() -> list[GenerateReply]:
         client = engines.client_spec.connect()
         going = asyncio.gather(*(client.generate(request) for request in requests))
         try:
-            if abort_after is not None:
-                await asyncio.sleep(abort_after)
+            if abort_all:
+                await arrived(engines.urls, sum(len(request.ids) for request in requests))
                 await client.abort()
             return [reply for replies in await going for reply in replies]
         finally:
             await client.close()
 
     return asyncio.run(run())
+
+
+async def arrived(urls: list[str], count: int) -> None:
+    """Wait until the servers together have ``count`` requests to answer."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(30):
+        while True:
+            answers = [await (await session.get(f"{url}/load")).json() for url in urls]
+            if sum(answer["server_load"] for answer in answers) == count:
+                return
 
 
 def request(name: str, n: int, **params: Any) -> GenerateRequest:
@@ -84,7 +96,7 @@ def test_log_probs_updates_and_refusals_over_http(engines: Any, folders: dict[st
 
 
 def test_abort_reaches_both_engines_and_returns_partial_answers(engines: Any) -> None:
-    replies = generate(engines, [request("long", 8, max_tokens=240)], abort_after=0.4)
+    replies = generate(engines, [request("long", 8, max_tokens=240)], abort_all=True)
     assert {reply.finish for reply in replies} == {"abort"}
     assert all(len(reply.tokens) == len(reply.logprobs) == len(reply.versions) < 240 for reply in replies)
 

@@ -177,6 +177,5 @@ def test_what_it_is_started_with(folders: dict[str, Path]) -> None:
     spec = teacher_spec(distillation(folders["B"], 0.7), CpuBackend())
     assert (spec.name, spec.model, spec.temperature) == ("teacher", str(folders["B"]), 0.7)
     assert spec.arguments["max_model_len"] == 257
-    assert "weight_transfer_config" not in spec.arguments
     with pytest.raises(ConfigError, match="--opd-type engine needs --opd-teacher-model FOLDER"):
         teacher_spec(configuration(), CpuBackend())

@@ -23,7 +23,7 @@ def look(scene: Scene) -> Iterator[Finding]:
         return
     from vime_core.engine.upstream_fixes import fixes
 
-    for fix in fixes():
+    for fix in (fix for fix in fixes() if not fix.needless(version)):
         applies = fix.applies(version)
         detail = f"{fix.name}: {fix.what}" + ("" if applies else f"; not mended for vLLM {version}")
         seen = (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.engine.mailbox import prompt_scores
+from vime_core.engine.receivers import RECEIVER, RECEIVER_VARIABLE
 from vime_core.engine.slumber import SleepingEngine, Tag
 from vime_core.errors import EngineError
 
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 #: what a server has to be started with that vime did not start itself
 NEEDED = (
-    "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs "
-    '--weight-transfer-config \'{"backend": "vime"}\' '
-    "--worker-extension-cls vime_core.engine.extension.VimeWorkerExtension"
+    f"{RECEIVER_VARIABLE}={RECEIVER} VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out "
+    "--logprobs-mode processed_logprobs --worker-extension-cls vime_core.engine.extension.VimeWorkerExtension\n"
+    "(vLLM before 0.32: --middleware vime_core.engine.older_routes.OlderRoutes instead of --enable-scale-out)"
 )
 
 
@@ -85,15 +86,6 @@ class ServerControl(SleepingEngine):
 
     async def resume(self) -> None:
         await self._call("POST", "/resume")
-
-    async def begin_update(self) -> None:
-        await self._call("POST", "/start_weight_update")
-
-    async def send_update(self, info: Mapping[str, Any]) -> None:
-        await self._call("POST", "/update_weights", json={"update_info": dict(info)})
-
-    async def finish_update(self) -> None:
-        await self._call("POST", "/finish_weight_update")
 
     async def worker_call(self, method: str, *arguments: str) -> list[str]:
         answer = await self._json("POST", "/collective_rpc", json={"method": method, "args": list(arguments)})

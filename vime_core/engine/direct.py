@@ -100,15 +100,6 @@ class DirectEngine(SleepingEngine):
     async def resume(self) -> None:
         await self._call(lambda engine: self._hold(False))
 
-    async def begin_update(self) -> None:
-        await self._call(lambda engine: engine.collective_rpc("start_weight_update"))
-
-    async def send_update(self, info: Mapping[str, Any]) -> None:
-        await self._call(lambda engine: engine.collective_rpc("update_weights", kwargs={"update_info": dict(info)}))
-
-    async def finish_update(self) -> None:
-        await self._call(lambda engine: engine.collective_rpc("finish_weight_update"))
-
     async def worker_call(self, method: str, *arguments: str) -> list[str]:
         return await self._call(lambda engine: engine.collective_rpc(method, args=arguments))
 
@@ -183,7 +174,6 @@ def typed_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         EngineError: an option of vLLM's server that an engine without a server does not have.
     """
-    from vllm.config import WeightTransferConfig
     from vllm.engine.arg_utils import EngineArgs
 
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
@@ -191,7 +181,4 @@ def typed_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         names = ", ".join("--vllm-" + name.replace("_", "-") for name in unknown)
         raise EngineError(f"{names}: options of vLLM's server; use them with --engine-transport router")
     # None means "as vLLM has it", which is not None for every argument
-    chosen = {name: value for name, value in arguments.items() if value is not None}
-    if "weight_transfer_config" in chosen:
-        chosen["weight_transfer_config"] = WeightTransferConfig(**chosen["weight_transfer_config"])
-    return chosen
+    return {name: value for name, value in arguments.items() if value is not None}

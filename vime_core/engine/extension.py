@@ -5,27 +5,56 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vime_core.engine.weight_receiver import WeightReceiver
 
 
 class VimeWorkerExtension:
-    """Mixed into the worker (``worker_extension_cls``)."""
+    """Mixed into the worker (``worker_extension_cls``). Arguments and answers are text, as a server passes them on.
 
-    weight_transfer_engine: Any
+    An update goes through these methods and not through vLLM's own weight-transfer interface, which has had three forms
+    in half a year and calls the model's loader before anything could be checked.
+    """
+
     vllm_config: Any
+    device: Any
     get_model: Callable[[], Any]
 
     def vime_receipt(self) -> str:
-        """JSON of this worker's :class:`~vime_core.engine.outcome.Outcome`."""
-        return json.dumps(dataclasses.asdict(self.weight_transfer_engine.outcome))
+        """JSON of this worker's last :class:`~vime_core.engine.outcome.Outcome`."""
+        return json.dumps(dataclasses.asdict(self.vime_receiver().outcome))
+
+    def vime_update(self, manifest: str, rank_offset: str) -> str:
+        """Take the weights of ``manifest`` (JSON of ``Manifest.to_wire``); JSON of the outcome."""
+        from vllm.config import set_current_vllm_config
+
+        with set_current_vllm_config(self.vllm_config):
+            self.vime_receiver().receive(json.loads(manifest), int(rank_offset))
+        return self.vime_receipt()
 
     def vime_rollback(self, version: str) -> str:
         """Take ``version`` back; JSON of the outcome."""
         from vllm.config import set_current_vllm_config
 
         with set_current_vllm_config(self.vllm_config):
-            self.weight_transfer_engine.rollback(int(version))
+            self.vime_receiver().rollback(int(version))
         return self.vime_receipt()
+
+    def vime_receiver(self) -> WeightReceiver:
+        """This worker's, made at the first call: vLLM leaves a mixed-in class no constructor."""
+        from vime_core.engine.receivers import chosen_receiver
+        from vime_core.engine.weight_receiver import WeightReceiver
+
+        made: WeightReceiver | None = self.__dict__.get("_vime_receiver")
+        if made is None:
+            config = self.vllm_config
+            made = WeightReceiver(
+                self.get_model(), config.model_config, config.parallel_config, self.device, chosen_receiver()
+            )
+            self.__dict__["_vime_receiver"] = made
+        return made
 
     def vime_divide_logits(self, temperature: str) -> str:
         """From here on the model's logits are divided by ``temperature``: those of prompts too, which vLLM's own

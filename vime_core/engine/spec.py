@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from vime_core.config.sections import Config
     from vime_core.interfaces.device import DeviceBackend
 
-#: name under which the weight-transfer engine is registered with vLLM
-TRANSFER_BACKEND = "vime"
 #: a scheduler that returns routed experts where vLLM's own option cannot
 ROUTING_SCHEDULER = "vime_core.engine.routing_scheduler.RoutingScheduler"
 
@@ -99,7 +97,6 @@ def _required(tensor_parallel: int) -> dict[str, Any]:
     return {
         "tensor_parallel_size": tensor_parallel,
         "logprobs_mode": "processed_logprobs",
-        "weight_transfer_config": {"backend": TRANSFER_BACKEND},
         "worker_extension_cls": "vime_core.engine.extension.VimeWorkerExtension",
     }
 

@@ -33,7 +33,7 @@ class TeacherSpec(EngineSpec):
 
 
 def teacher_spec(config: Config, device: DeviceBackend) -> TeacherSpec:
-    """The engines' spec with another model, no weight transfer, and room for one token after the longest sample.
+    """The engines' spec with another model and room for one token after the longest sample.
 
     Raises:
         ConfigError: no teacher is named, or a ``--vllm-*`` value contradicts what the run relies on.
@@ -43,7 +43,7 @@ def teacher_spec(config: Config, device: DeviceBackend) -> TeacherSpec:
         raise ConfigError("--opd-type engine needs --opd-teacher-model FOLDER")
     base = engine_spec(config.replace("train", use_rollout_routing_replay=False), device, folder, 0)
     context = LengthLimits.of(config).context
-    arguments = {name: value for name, value in base.arguments.items() if name != "weight_transfer_config"}
+    arguments = dict(base.arguments)
     arguments["max_model_len"] = None if context is None else context + _SAMPLED
     # The token after a text of the model's full length is sampled but never read, so that no position is exceeded.
     environment = {**base.environment, "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}

@@ -27,7 +27,7 @@ class Applied:
 
 
 class UpdatableEngine(abc.ABC):
-    """vLLM's weight-transfer calls and ours on its workers, and the transaction over them."""
+    """What an update asks of an engine, and the transaction over its workers."""
 
     name: str
     #: it has given its weights up, and serves nothing until an update brings others
@@ -42,15 +42,6 @@ class UpdatableEngine(abc.ABC):
 
     @abc.abstractmethod
     async def resume(self) -> None: ...
-
-    @abc.abstractmethod
-    async def begin_update(self) -> None: ...
-
-    @abc.abstractmethod
-    async def send_update(self, info: Mapping[str, Any]) -> None: ...
-
-    @abc.abstractmethod
-    async def finish_update(self) -> None: ...
 
     @abc.abstractmethod
     async def worker_call(self, method: str, *arguments: str) -> list[str]:
@@ -91,10 +82,7 @@ class UpdatableEngine(abc.ABC):
         await self._held(lambda: self._take_back(version, former))
 
     async def _apply(self, manifest: Mapping[str, Any], rank_offset: int) -> Applied:
-        await self.begin_update()
-        await self.send_update({"manifest": dict(manifest), "rank_offset": rank_offset})
-        await self.finish_update()
-        outcomes = await self._outcomes("vime_receipt")
+        outcomes = await self._outcomes("vime_update", json.dumps(dict(manifest)), str(rank_offset))
         fault = _fault(outcomes, manifest["digest"])
         if fault:
             _require_clean(self.name, await self._outcomes("vime_rollback", str(manifest["version"])))

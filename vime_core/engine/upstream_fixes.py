@@ -1,6 +1,6 @@
 """Gaps of vLLM that this project mends from outside, each named, bound to the versions it was seen in, and listed.
 
-None of them touches anything unless the process is a vLLM worker that uses our weight-transfer engine.
+None of them touches anything unless the process belongs to an engine that was started to get weights.
 """
 
 from __future__ import annotations
@@ -18,17 +18,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpstreamFix:
-    """One mended gap. It applies for vLLM versions ``since <= version < until``."""
+    """One mended gap. It applies for vLLM versions ``since <= version < until``; ``closed``: later ones have it not."""
 
     name: str
     what: str
     since: str
     until: str
+    closed: bool = False
 
     def applies(self, version: str) -> bool:
         from packaging.version import Version
 
         return Version(self.since) <= Version(version) < Version(self.until)
+
+    def needless(self, version: str) -> bool:
+        """Whether this vLLM is known to do without."""
+        from packaging.version import Version
+
+        return self.closed and Version(version) >= Version(self.until)
 
 
 SEEDED_CHUNKED_PREFILL = UpstreamFix(
@@ -49,11 +56,18 @@ ROUTED_EXPERTS = UpstreamFix(
     "0.32",
     "0.33",
 )
+WEIGHT_LABELS = UpstreamFix(
+    "weight_labels",
+    "outputs do not say which weights sampled them, and a server has no routes for weight versions",
+    "0.23",
+    "0.32",
+    closed=True,
+)
 
 
 def fixes() -> tuple[UpstreamFix, ...]:
     """All of them, for `vime doctor` and the documentation."""
-    return (SEEDED_CHUNKED_PREFILL, MOE_KERNEL_RESET, ROUTED_EXPERTS)
+    return (SEEDED_CHUNKED_PREFILL, MOE_KERNEL_RESET, ROUTED_EXPERTS, WEIGHT_LABELS)
 
 
 def require(fix: UpstreamFix) -> None:
@@ -67,6 +81,14 @@ def vllm_version() -> str:
     import vllm
 
     return vllm.__version__
+
+
+def install_label_fix() -> None:
+    """What belongs to a process that answers requests; idempotent."""
+    if WEIGHT_LABELS.applies(vllm_version()):
+        from vime_core.engine.older_vllm import install
+
+        install()
 
 
 def install_worker_fixes() -> list[str]:

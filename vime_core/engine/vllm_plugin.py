@@ -1,17 +1,24 @@
-"""Entry point ``vllm.general_plugins``: vLLM calls ``register`` in every process of an engine.
+"""Entry point ``vllm.general_plugins``: vLLM calls ``register`` in every process of an engine, servers and workers.
 
-It only enters a name into a table. The code behind the name, and the fixes of vLLM's gaps, arrive in the worker process
-of an engine that was started with our weight transfer.
+It does something only in an engine that was started to get weights (its environment names a receiver): there it mends
+what this vLLM lacks, each gap by a fix that is named and bound to versions.
 """
 
 from __future__ import annotations
 
-from vime_core.engine.spec import TRANSFER_BACKEND
+import os
+
+from vime_core.engine.receivers import RECEIVER_VARIABLE
 
 
 def register() -> None:
     """Idempotent, as vLLM asks of its plugins."""
-    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+    if RECEIVER_VARIABLE not in os.environ:
+        return
+    from vllm.platforms import current_platform
 
-    if TRANSFER_BACKEND not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(TRANSFER_BACKEND, "vime_core.engine.transfer", "VimeTransferEngine")
+    from vime_core.engine.upstream_fixes import install_label_fix, install_worker_fixes
+
+    install_label_fix()
+    if current_platform.is_cpu():  # all of them are gaps of vLLM's CPU workers
+        install_worker_fixes()

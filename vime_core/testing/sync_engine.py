@@ -88,14 +88,12 @@ class BenchEngine(UpdatableEngine):
     async def resume(self) -> None:
         self._paused = False
 
-    async def begin_update(self) -> None: ...
-
-    async def send_update(self, info: Mapping[str, Any]) -> None:
+    def _update(self, wire: Mapping[str, Any], rank_offset: int) -> None:
         self._outcome = outcome = Outcome()
         try:
-            manifest = Manifest.from_wire(info["manifest"])
+            manifest = Manifest.from_wire(wire)
             outcome.version = manifest.version
-            source = self._receive(manifest, info["rank_offset"])
+            source = self._receive(manifest, rank_offset)
             manifest = source.manifest
             outcome.names, outcome.nbytes, outcome.digest = manifest.names, manifest.nbytes, source.digest()
             faults = layout_faults(manifest, self._shapes, tied=False)
@@ -105,9 +103,9 @@ class BenchEngine(UpdatableEngine):
         except Exception as error:
             outcome.refused = f"{type(error).__name__}: {error}"
 
-    async def finish_update(self) -> None: ...
-
     async def worker_call(self, method: str, *arguments: str) -> list[str]:
+        if method == "vime_update":
+            self._update(json.loads(arguments[0]), int(arguments[1]))
         if method == "vime_rollback":
             self._take_back_model(int(arguments[0]))
         return [json.dumps(dataclasses.asdict(self._outcome))]

@@ -1,93 +1,68 @@
 """The receiving end inside a vLLM worker: one update is one call, and either all of it happens or none.
 
-``update_weights`` first checks everything that can be checked without touching the model (names and shapes against the
+``receive`` first checks everything that can be checked without touching the model (names and shapes against the
 checkpoint the engine started from, sizes, the digest of the bytes received) and only then loads, with vLLM's layerwise
 reload around it, so no step can ever run on half-loaded parameters. A refusal is recorded, not raised: with several
-workers an exception in one would leave vLLM's own session open in the others. Whoever drives the update reads
-``receipt`` of every worker afterwards and calls ``rollback`` where they disagree.
+workers an exception in one would leave the others with an update that nobody ends. Whoever drives the update reads the
+``outcome`` of every worker and calls ``rollback`` where they disagree.
 """
 
 from __future__ import annotations
 
-import os
+import logging
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
-from vllm.logger import init_logger
 
 from vime_core.engine.layout import TIED_HEAD, layout_faults
 from vime_core.engine.manifest import Manifest
 from vime_core.engine.outcome import Outcome
-from vime_core.engine.receivers import RECEIVER, RECEIVER_VARIABLE, make_receiver
+from vime_core.engine.receivers import Receive
 from vime_core.engine.sources import Checkpoint, Received, Source
-from vime_core.engine.upstream_fixes import install_worker_fixes, reset_moe_kernels
+from vime_core.engine.upstream_fixes import reset_moe_kernels
 
 if TYPE_CHECKING:
     import torch
 
-logger = init_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
-@dataclass
-class VimeInit(WeightTransferInitInfo):
-    """Nothing to agree on beforehand."""
+class WeightReceiver:
+    """The weights of one worker's model, as versions.
 
+    Args:
+        model: vLLM's, already loaded from ``model_config.model``.
+        model_config, parallel_config: vLLM's.
+        device: where the model is.
+        receive: gets the bytes of a manifest, given this worker's rank in a collective transfer.
+    """
 
-@dataclass
-class VimeUpdate(WeightTransferUpdateInfo):
-    """A manifest on the wire, and the rank of this engine's first worker in a collective transfer."""
-
-    manifest: dict[str, Any]
-    rank_offset: int = 1
-
-
-class VimeTransferEngine(WeightTransferEngine[VimeInit, VimeUpdate]):
-    """Registered with vLLM as "vime". start and finish do nothing; the one update call is atomic."""
-
-    init_info_cls, update_info_cls = VimeInit, VimeUpdate
-    supports_draft_weight_update = False
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.fixes = install_worker_fixes()
-        self.receive = make_receiver(os.environ.get(RECEIVER_VARIABLE, RECEIVER))
+    def __init__(
+        self, model: torch.nn.Module, model_config: Any, parallel_config: Any, device: torch.device, receive: Receive
+    ) -> None:
+        self.model, self.model_config, self.parallel_config, self.device = model, model_config, parallel_config, device
+        self._receive = receive
         self.checkpoint = Checkpoint(self.model_config.model)
         self.shapes = self.checkpoint.shapes()
         self.current: Source = self.checkpoint
         self.previous: Source | None = None
         self.outcome = Outcome()
 
-    def init_transfer_engine(self, init_info: VimeInit) -> None: ...
-
-    def start_weight_update(self) -> None: ...
-
-    def finish_weight_update(self) -> None: ...
-
-    def trainer_send_weights(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError("the trainer publishes through vime_core.weights.publisher")
-
-    def shutdown(self) -> None:
-        self.current, self.previous = self.checkpoint, None
-
-    def receive_weights(self, update_info: VimeUpdate, load_weights: Any = None) -> None:
+    def receive(self, wire: Mapping[str, Any], rank_offset: int) -> Outcome:
+        """Take the weights that a manifest on the wire describes; ``rank_offset`` is the rank of this engine's first
+        worker in a collective transfer."""
         self.outcome = outcome = Outcome(dirty=self.outcome.dirty)
         try:
-            manifest = Manifest.from_wire(update_info.manifest)
+            manifest = Manifest.from_wire(wire)
             outcome.version = manifest.version
-            source = self._checked(manifest, update_info.rank_offset)
+            source = self._checked(manifest, rank_offset)
         except Exception as error:
             outcome.refused = f"{type(error).__name__}: {error}" if not isinstance(error, Refusal) else str(error)
         else:
             self._exchange(source)
         if outcome.refused:
             logger.error("weight update refused: %s", outcome.refused)
+        return outcome
 
     def rollback(self, version: int) -> None:
         """Take back ``version`` if it is what the model has now; otherwise nothing has to be done."""
@@ -102,7 +77,7 @@ class VimeTransferEngine(WeightTransferEngine[VimeInit, VimeUpdate]):
         if outcome.dirty:
             raise Refusal("the model is damaged by an earlier update; restart this engine")
         # the transfer first: in a collective one the other workers wait for this one, whatever it thinks of the names
-        source = self.receive(manifest, rank_offset + self._rank())
+        source = self._receive(manifest, rank_offset + self._rank())
         manifest = source.manifest
         outcome.seconds["receive"], started = _lap(started)
         outcome.names, outcome.nbytes = manifest.names, manifest.nbytes
@@ -136,6 +111,14 @@ class VimeTransferEngine(WeightTransferEngine[VimeInit, VimeUpdate]):
             self.outcome.refused += f"; going back failed too: {error}"
 
     def _load(self, source: Source) -> None:
+        import torch
+
+        with torch.device(self.device):  # of what loading makes on its way
+            self._reload(source)
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()  # the next step runs on a stream of its own
+
+    def _reload(self, source: Source) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
         reset_moe_kernels(self.model, self.device)
