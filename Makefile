@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 export HF_HUB_OFFLINE = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: install quickstart smollm2 test test-all test-npu-emu lint bench docs clean
+.PHONY: install quickstart smollm2 test test-all test-npu-emu test-vllm-0.23 lint bench docs clean
 
 $(VENV)/.installed: constraints/cpu.txt constraints/dev.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,9 @@ test-all: install          ## everything
 
 test-npu-emu: install      ## torch-npu's real wheel over an emulated CANN; fetches 70 MB once, needs gcc
 	$(BIN)/python plugins/vime-ascend/tests/emulated/run.py .cache/npu-emu
+
+test-vllm-0.23: install    ## engines and a whole run on the vLLM of the published sets for NPUs; 3 GB
+	$(BIN)/python tests/support/older_vllm.py .cache/vllm-0.23
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy -p vime_core -p vime_cli

@@ -46,6 +46,15 @@ def logprobs(model: Any, tokens: list[int], temperature: float = 1.0) -> list[fl
     return [float(rows[place, token]) for place, token in enumerate(tokens[1:])]
 
 
+def boundary_is_right(reply: Any, prompt: list[int], old: int, new: int, trainer: Any) -> None:
+    """An update came in the middle: from there on keys, values and log-probs are the new weights' alone."""
+    assert set(reply.versions) == {old, new}
+    assert reply.versions == sorted(reply.versions)
+    boundary = reply.versions.index(new)
+    right = logprobs(trainer.model, prompt + reply.tokens)
+    assert reply.logprobs[boundary:] == pytest.approx(right[len(prompt) + boundary - 1 :], abs=1e-4)
+
+
 def processes(*marks: str) -> dict[int, str]:
     """pid -> command line of the processes whose command line has one of ``marks``, and of all below them."""
     found = {}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.conftest import FolderTrainer, configuration, greedy, logprobs
+from tests.engine.conftest import FolderTrainer, boundary_is_right, configuration, greedy, logprobs
 from vime_core.errors import EngineError, SyncError
 from vime_core.interfaces.rollout import GenerateReply, GenerateRequest, SamplingParams
 from vime_core.weights.shared_memory import SharedMemorySync
@@ -187,12 +187,7 @@ def test_an_update_under_running_requests_marks_the_boundary(
 
     for reply in asyncio.run(run()):
         assert len(reply.tokens) == 240
-        assert set(reply.versions) == {old, new}
-        assert reply.versions == sorted(reply.versions)
-        # from the boundary on keys, values and log-probs are the new weights' alone
-        boundary = len(PROMPTS[0]) + reply.versions.index(new)
-        right = logprobs(trainer.model, PROMPTS[0] + reply.tokens)
-        assert reply.logprobs[reply.versions.index(new) :] == pytest.approx(right[boundary - 1 :], abs=1e-4)
+        boundary_is_right(reply, PROMPTS[0], old, new, trainer)
 
 
 def test_a_prompt_that_does_not_fit_fails_alone(sync: SharedMemorySync, engines: Any) -> None:

@@ -16,7 +16,15 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.engine.conftest import FolderTrainer, assert_gone, configuration, greedy, logprobs, processes
+from tests.engine.conftest import (
+    FolderTrainer,
+    assert_gone,
+    boundary_is_right,
+    configuration,
+    greedy,
+    logprobs,
+    processes,
+)
 from vime_core.errors import EngineError, SyncError
 from vime_core.interfaces.rollout import GenerateReply, GenerateRequest, SamplingParams
 from vime_core.weights.shared_memory import SharedMemorySync
@@ -99,6 +107,30 @@ def test_abort_reaches_both_engines_and_returns_partial_answers(engines: Any) ->
     replies = generate(engines, [request("long", 8, max_tokens=240)], abort_all=True)
     assert {reply.finish for reply in replies} == {"abort"}
     assert all(len(reply.tokens) == len(reply.logprobs) == len(reply.versions) < 240 for reply in replies)
+
+
+def test_an_update_under_running_requests_marks_the_boundary_at_both_engines(
+    engines: Any, folders: dict[str, Path]
+) -> None:
+    trainer = FolderTrainer(folders["B"], engines.config)
+    sync = SharedMemorySync(engines.config)
+    sync.connect(trainer, engines)
+    old = engines.versions()[0]
+
+    async def run() -> list[GenerateReply]:
+        client = engines.client_spec.connect()
+        going = asyncio.create_task(client.generate(request("inflight", 4, max_tokens=240)))
+        await arrived(engines.urls, 4)
+        await asyncio.to_thread(sync.push, old + 1)
+        try:
+            return await going
+        finally:
+            await client.close()
+
+    for reply in asyncio.run(run()):
+        assert len(reply.tokens) == 240
+        boundary_is_right(reply, PROMPT, old, old + 1, trainer)
+    trainer.close()
 
 
 def test_a_prompt_that_does_not_fit_is_an_error_with_the_servers_words(engines: Any) -> None:

@@ -1,9 +1,10 @@
 """A vLLM from before its outputs carried weight versions (0.23 is one) learns to label them.
 
 The version changes only while an engine is held, so a request's tokens fall into spans: at each change every running
-request notes how many tokens it has. After ``install`` such a vLLM's engines have ``set_weight_version``,
-``get_weight_version`` and a ``wake_up`` that answers, and its outputs ``weight_versions``, as later ones do by
-themselves; what calls them does not know the difference. Routes of a server are in ``older_routes.py``.
+request notes how many tokens it has. After ``install`` such a vLLM's engines have ``set_weight_version`` and
+``get_weight_version`` and its outputs ``weight_versions``, as later ones do by themselves; ``wake_up`` says whether the
+engine is awake, and lets it take no step while a part of its memory still sleeps. What calls them does not know the
+difference. Routes of a server are in ``older_routes.py``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def spans(starts: Iterable[tuple[str, int]], length: int) -> list[Span]:
 
 def install() -> None:
     """Changes classes of vLLM in this process; does nothing where they have weight versions already."""
+    from vllm.v1.engine.core import EngineCore
     from vllm.v1.engine.llm_engine import LLMEngine
     from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
@@ -42,6 +44,7 @@ def install() -> None:
     engine.set_weight_version = _setter
     engine.get_weight_version = _getter
     engine.wake_up = _answering(engine.wake_up)
+    _open(EngineCore).wake_up = _wake_core
 
 
 def set_version(processor: Any, version: str) -> None:
@@ -87,6 +90,15 @@ def _setter(self: Any, version: str) -> None:
 
 def _getter(self: Any) -> str:
     return get_version(self.output_processor)
+
+
+def _wake_core(self: Any, tags: list[str] | None = None) -> None:
+    """vLLM's own resumes the scheduler after any part: requests that wait would run without keys and values."""
+    parts = None if tags is None else [tag for tag in tags if tag != "scheduling"]
+    if parts is None or parts:
+        self.model_executor.wake_up(parts)
+    if not self.model_executor.is_sleeping:
+        self.resume_scheduler()
 
 
 def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
