@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 export HF_HUB_OFFLINE = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: install quickstart smollm2 test test-all test-npu-emu test-vllm-0.23 lint bench docs clean
+.PHONY: install quickstart smollm2 test test-all test-npu-emu test-vllm-0.23 coverage-ascend lint bench docs clean
 
 $(VENV)/.installed: constraints/cpu.txt constraints/dev.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,12 @@ test-npu-emu: install      ## torch-npu's real wheel over an emulated CANN; fetc
 
 test-vllm-0.23: install    ## engines and a whole run on the vLLM of the published sets for NPUs; 3 GB
 	$(BIN)/python tests/support/older_vllm.py .cache/vllm-0.23
+
+coverage-ascend: install    ## lines of vime-ascend that run without an NPU, and those that do not
+	rm -f .coverage .coverage.*
+	$(BIN)/python -m coverage run -m pytest plugins/vime-ascend
+	$(BIN)/python -m coverage run plugins/vime-ascend/tests/emulated/run.py .cache/npu-emu
+	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy -p vime_core -p vime_cli

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,22 +113,35 @@ def test_abort_reaches_both_engines_and_returns_partial_answers(engines: Any) ->
 def test_an_update_under_running_requests_marks_the_boundary_at_both_engines(
     engines: Any, folders: dict[str, Path]
 ) -> None:
+    """How long the requests have to have run for an update to find them between two tokens is not known beforehand."""
     trainer = FolderTrainer(folders["B"], engines.config)
     sync = SharedMemorySync(engines.config)
     sync.connect(trainer, engines)
-    old = engines.versions()[0]
 
-    async def run() -> list[GenerateReply]:
+    def update(wait: float) -> None:
+        time.sleep(wait)
+        engines.pause_all()
+        engines.before_score = engines.resume_all  # the canary needs them
+        sync.push(engines.versions()[0] + 1)
+        engines.before_score = lambda: None
+
+    async def run(wait: float) -> list[GenerateReply]:
         client = engines.client_spec.connect()
-        going = asyncio.create_task(client.generate(request("inflight", 4, max_tokens=240)))
-        await arrived(engines.urls, 4)
-        await asyncio.to_thread(sync.push, old + 1)
+        going = asyncio.create_task(client.generate(request(f"inflight{wait}", 4, max_tokens=240)))
         try:
+            await arrived(engines.urls, 4)
+            await asyncio.to_thread(update, wait)
             return await going
         finally:
             await client.close()
 
-    for reply in asyncio.run(run()):
+    for attempt, wait in enumerate((0.02, 0.05, 0.1, 0.2, 0.4, 0.8)):
+        trainer.load(folders["BA"[attempt % 2]])
+        old = engines.versions()[0]
+        replies = asyncio.run(run(wait))
+        if all(set(reply.versions) == {old, old + 1} for reply in replies):
+            break
+    for reply in replies:
         assert len(reply.tokens) == 240
         boundary_is_right(reply, PROMPT, old, old + 1, trainer)
     trainer.close()

@@ -115,8 +115,7 @@ class WeightReceiver:
 
         with torch.device(self.device):  # of what loading makes on its way
             self._reload(source)
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize()  # the next step runs on a stream of its own
+        torch.get_device_module(self.device).synchronize()  # the next step may run on another stream
 
     def _reload(self, source: Source) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
