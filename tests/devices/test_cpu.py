@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,36 @@ def test_answers_what_every_device_must() -> None:
         pass
 
 
+def test_room_between_tensors_goes_back_to_the_machine() -> None:
+    import torch
+
+    device = CpuBackend()
+    tensors = [torch.ones(1 << 14) for _ in range(3200)]  # 200 MiB, small enough for the heap
+    kept = tensors[::2]
+    del tensors
+    before = device.memory().used
+    device.empty_cache()
+    assert before - device.memory().used > 80 << 20
+    assert all(float(one[0]) == 1.0 for one in kept)
+
+
+def test_kernels_that_a_trainer_keeps_do_not_grow_with_the_lengths_it_meets() -> None:
+    code = (
+        "import torch; from vime_core.devices.cpu.backend import CpuBackend; device = CpuBackend(); "
+        "weight = torch.zeros(512, 512, dtype=torch.bfloat16); "
+        "run = lambda n: torch.mm(torch.zeros(n, 512, dtype=torch.bfloat16), weight); run(1); "
+        "start = device.memory().used; [run(n) for n in range(2, 600)]; device.empty_cache(); "
+        "print(device.memory().used - start)"
+    )
+    environ = {**os.environ, **CpuBackend().environment("trainer")}
+    bare = {key: value for key, value in environ.items() if not key.endswith("_CACHE_CAPACITY")}
+    held, free = (
+        int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=one).stdout)
+        for one in (environ, bare)
+    )
+    assert held < free / 2
+
+
 def test_random_state_is_torchs_and_comes_back() -> None:
     import torch
 
@@ -45,7 +76,8 @@ def test_random_state_is_torchs_and_comes_back() -> None:
 
 def test_only_engines_get_engine_variables() -> None:
     device = CpuBackend()
-    assert device.environment("trainer") == {"OMP_NUM_THREADS": "1"}
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in device.environment("trainer")
+    assert device.environment("driver") == {"OMP_NUM_THREADS": "1"}
     engine = device.environment("engine")
     assert engine["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert "HF_HUB_OFFLINE" not in engine

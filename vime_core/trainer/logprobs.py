@@ -93,6 +93,7 @@ class _TokenLogprobs(torch.autograd.Function):
             if with_entropy:
                 scaled = logits.sub(peak[:, None]).exp_()
                 sums = torch.cat([picked, scaled.sum(1)[None], torch.linalg.vecdot(scaled, logits)[None]])
+                del scaled
             else:
                 sums = torch.cat([picked, logits.sub_(peak[:, None]).exp_().sum(1)[None]])
             reduced = shard.reduce(sums)
@@ -101,6 +102,7 @@ class _TokenLogprobs(torch.autograd.Function):
             logp[at] = reduced[:width].T - lse[at, None]
             if with_entropy:
                 entropy[at] = lse[at] - reduced[width + 1] / total
+            del logits  # before the next chunk's are made
         ctx.save_for_backward(rows, weight, targets, lse, entropy)
         ctx.shard, ctx.temperature, ctx.chunk_size, ctx.with_entropy = shard, temperature, chunk_size, with_entropy
         if not with_entropy:
@@ -133,6 +135,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad_rows[at] = slope @ weight
             if grad_weight is not None:
                 _add_product(grad_weight, slope, rows[at])
+            del logits, log_p, slope  # before the next chunk's are made
         cast = None if grad_weight is None else grad_weight.to(weight.dtype)
         return grad_rows, cast, None, None, None, None, None
 
