@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,19 @@ def test_a_plan_imports_nothing_heavy(model: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "[]"
     assert "beside the policy: reference, critic" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_measured_machine_gives_a_steps_time_and_says_what_it_is_built_from(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(_flags(model, "--calibrate", "--memory-gib", "100")) == 0
+    said = capsys.readouterr().out
+    part = said.partition("time of a step:")[2].partition("verdict:")[0]
+    assert re.findall(r"^  (\w+) +[\d.e-]+ s$", part, re.MULTILINE) == ["rollout", "log_probs", "train", "sync"]
+    assert re.search(r"from [\d,]+ GFLOP/s of float32 products with 1 threads and [\d.,]+ GB/s of copies", part)
+    assert "measured here" in part
+    assert "a lower bound" in part
 
 
 @pytest.mark.parametrize("name", [provider.name for provider in Plugins.load(autoload=False).algorithms])

@@ -74,10 +74,40 @@ def test_less_of_anything_is_less_memory() -> None:
     assert _train(_plan(_config(cluster={"actor_num_gpus_per_node": 2}, megatron=two))) < before / 1.8
 
 
+def test_a_smaller_pass_without_gradient_takes_less() -> None:
+    needs = Needs(reference=True)
+
+    def passing(**train: Any) -> int:
+        return _plan(_config(train=train), needs).trainers[0].passing["log_probs"].total
+
+    assert passing(log_probs_max_tokens_per_gpu=256) < passing() < passing(log_probs_max_tokens_per_gpu=4096)
+
+
+def test_large_tensors_are_told_from_the_heap() -> None:
+    config = _config(train={"max_tokens_per_gpu": 1024, "log_probs_chunk_size": 256})
+    small, large = (_plan(config, vocab_size=size).trainers[0].passing["train"] for size in (32_000, 40_000))
+    assert small.mapped == 0  # logits of 256 tokens in float32: 31 MiB
+    assert large.mapped == 2 * 4 * 256 * 40_000
+    assert large.heap < small.heap
+    assert large.total > small.total
+
+
+def test_the_heap_keeps_what_training_took_of_it() -> None:
+    plan = _plan(machine=replace(MACHINE, shared=True))
+    passing = plan.trainers[0].passing["train"]
+    rank = plan.placement.ranks[0]
+    kept = {
+        phase: next(p.bytes for p in trainer_parts(plan, rank, phase) if p.name.startswith("activations"))
+        for phase in PHASES
+    }
+    assert kept["train"] == pytest.approx(HOST_COSTS.peak * passing.heap, abs=1)
+    assert kept["rollout"] == pytest.approx(HOST_COSTS.kept * passing.heap, abs=1)
+
+
 def test_early_pipeline_stages_hold_more_micro_batches() -> None:
     config = _config(cluster={"actor_num_gpus_per_node": 2}, megatron={"pipeline_model_parallel_size": 2})
     first, last = _plan(config, vocab_size=8).trainers
-    assert first.passing["train"] > 1.5 * last.passing["train"]
+    assert first.passing["train"].total > 1.5 * last.passing["train"].total
 
 
 def test_a_shared_machine_holds_all_processes_in_one_sum() -> None:

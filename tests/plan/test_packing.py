@@ -10,6 +10,7 @@ from vime_core.errors import ConfigError
 from vime_core.plan.layout import Layout
 from vime_core.plan.lengths import Lengths
 from vime_core.plan.packing import packing
+from vime_core.plan.prompts import Prompts
 
 
 def _config(**train: Any) -> Config:
@@ -21,11 +22,11 @@ def _config(**train: Any) -> Config:
 def test_lengths_without_a_word_are_the_longest() -> None:
     lengths = Lengths.of(_config())
     assert set(lengths.samples) == {(10, 90)}
-    assert "at its longest" in lengths.source
+    assert "at their longest" in lengths.source
 
 
 def test_quantiles_are_filled_evenly() -> None:
-    lengths = Lengths.of(_config(), prompt=(4,), response=(10, 20, 90))
+    lengths = Lengths.of(_config(), Prompts.given((4,)), response=(10, 20, 90))
     responses = sorted(response for _, response in lengths.samples)
     assert responses[0] < 15
     assert responses[-1] > 75
@@ -47,13 +48,20 @@ def test_nothing_says_how_long_samples_are() -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_micro_batches_are_those_that_training_makes(steps: int, ranks: int) -> None:
     config = _config(num_steps_per_rollout=steps)
-    lengths = Lengths.of(config, prompt=(2, 10), response=(10, 30, 80))
+    lengths = Lengths.of(config, Prompts.given((2, 10)), response=(10, 30, 80))
     found = packing(config, Layout(dp=ranks), lengths)
     real = plan_steps(_batch(lengths), global_batch_size=config.global_batch, dp_size=ranks, max_tokens=300)
     assert found.optimizer_steps == len(real) == steps
     assert found.micro_batches == max(step.micro_batches_per_rank for step in real)
     sums = [sum(lengths.totals[i] for i in b) for step in real for rank in step.micro_batches for b in rank]
     assert found.largest == max(sums)
+
+
+def test_passes_without_gradient_may_have_a_size_of_their_own() -> None:
+    for own, tokens in ((None, 300), (600, 600), (50, 100)):  # never less than the longest sample
+        config = _config(log_probs_max_tokens_per_gpu=own)
+        found = packing(config, Layout(), Lengths.of(config))
+        assert (found.bound, found.forward) == (300, tokens)
 
 
 def test_a_small_step_bounds_a_micro_batch() -> None:

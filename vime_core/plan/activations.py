@@ -1,17 +1,19 @@
-"""Bytes that a pass over one packed micro-batch holds on one rank: what the backward pass needs, and what passes by.
+"""Bytes that a pass over one packed micro-batch takes on one rank: what the backward pass needs, and what passes by.
 
 Counted on the torch module spec (``devices/cpu/spec.py``), tensor by tensor: RMSNorm keeps its input and the
 normalised rows in float32 and its output in the model's type; core attention keeps queries, keys, values and output in
 float32; a gated MLP keeps five times its inner width. Kernels that fuse these keep less, so elsewhere this is an upper
-bound. ``b`` is bytes of the model's type.
+bound. Lists here are bytes a token, one number a tensor; ``b`` is bytes of the model's type.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from vime_core.plan.layout import Layout
 from vime_core.plan.parameters import Share
+from vime_core.plan.room import Peak, Room
 from vime_core.plan.shape import ModelShape
 
 _F32 = 4
@@ -35,83 +37,114 @@ class Pass:
     recompute: str | None = None
     entropy: bool = False
 
+    def rows(self, widths: Iterable[int]) -> Room:
+        """Tensors of all tokens."""
+        return Room.of(*(width * self.tokens for width in widths))
 
-def layer_saved(shape: ModelShape, layout: Layout, micro: Pass) -> int:
-    """Of one layer, for its backward pass, without recomputation."""
-    b, tp, rows = micro.bytes, layout.tp, layout.shared
-    norms = 2 * (2 * _F32 + b) * shape.hidden // rows
-    rotary = 4 * b * shape.head_dim
-    per_token = norms + rotary + (_attention(shape, b) + 4 * shape.heads) // tp + _mlp(shape, layout, b)
-    return per_token * micro.tokens
-
-
-def _attention(shape: ModelShape, b: int) -> int:
-    """Query and key norms, the kernel's inputs and output, the projection's input."""
-    q, kv = shape.q_width, shape.kv_width
-    own = _kernel(shape) + b * q
-    if shape.qk_norm:
-        own += 2 * _F32 * (q + kv) + (_F32 * kv if b == _F32 else 0)
-    return own
+    @property
+    def logits(self) -> int:
+        """Rows of logits that exist at a time."""
+        return min(self.chunk, self.predicted) if self.chunk > 0 else self.predicted
 
 
-def _kernel(shape: ModelShape) -> int:
-    return _F32 * (2 * shape.q_width + 2 * shape.kv_width)
+# a layer ---------------------------------------------------------------------------------------------------------
+def _layer(shape: ModelShape, layout: Layout, b: int, *, kernel: bool = True) -> list[int]:
+    """What one layer keeps for its backward pass; without ``kernel`` core attention is made again from its inputs."""
+    h, tp = shape.hidden // layout.shared, layout.tp
+    inside = _kernel(shape) if kernel else _inputs(shape, b)
+    own = [*inside, b * shape.q_width, *_head_norms(shape, b), _F32 * shape.heads]
+    norms = 2 * [_F32 * h, _F32 * h, b * h]
+    return [*norms, 4 * b * shape.head_dim, *(width // tp for width in own), *_mlp(shape, layout, b)]
 
 
-def _mlp(shape: ModelShape, layout: Layout, b: int) -> int:
+def _kernel(shape: ModelShape) -> list[int]:
+    """Queries, output, keys and values of core attention, in float32."""
+    return 2 * [_F32 * shape.q_width, _F32 * shape.kv_width]
+
+
+def _inputs(shape: ModelShape, b: int) -> list[int]:
+    return [b * shape.q_width, b * shape.kv_width, b * shape.kv_width]
+
+
+def _head_norms(shape: ModelShape, b: int) -> list[int]:
+    if not shape.qk_norm:
+        return []
+    values = [_F32 * shape.kv_width] if b == _F32 else []
+    return [*2 * [_F32 * shape.q_width, _F32 * shape.kv_width], *values]
+
+
+def _mlp(shape: ModelShape, layout: Layout, b: int) -> list[int]:
     if not shape.experts:
-        return 5 * b * shape.ffn // layout.tp
+        return [n * b * shape.ffn // layout.tp for n in (2, 1, 1, 1)]
     # each token goes to its experts with a copy of its hidden state; experts are taken to be used alike
-    a_visit = 6 * b * shape.ffn // layout.etp + b * shape.hidden + 24
-    visits = shape.experts_per_token * a_visit * layout.etp // layout.shared
-    return visits + shape.experts * (b + 1) // layout.shared
+    inner = [n * b * shape.ffn // layout.etp for n in (2, 1, 1, 1, 1)]
+    visit = [shape.experts_per_token * width * layout.etp // layout.shared for width in (*inner, b * shape.hidden, 24)]
+    return [*visit, shape.experts * (b + 1) // layout.shared]
 
 
-def training(shape: ModelShape, layout: Layout, stage: int, share: Share, micro: Pass, in_flight: int) -> int:
-    """Passing bytes of forward and backward, at their peak.
+def _inner(shape: ModelShape) -> int:
+    """Inner width of all experts that a token visits, or of the one MLP."""
+    return shape.ffn * shape.experts_per_token if shape.experts else shape.ffn
+
+
+# phases ----------------------------------------------------------------------------------------------------------
+def training(shape: ModelShape, layout: Layout, stage: int, share: Share, micro: Pass, in_flight: int) -> Peak:
+    """Forward and backward.
 
     Args:
         in_flight: micro-batches whose activations exist at the same time (pipeline stages warm up with several).
     """
-    layers = layout.layers(shape.layers, stage)
-    whole = layer_saved(shape, layout, micro)
-    edge = micro.bytes * shape.hidden * micro.tokens // layout.shared
-    kernel = (_kernel(shape) - micro.bytes * (shape.q_width + 2 * shape.kv_width)) // layout.tp * micro.tokens
-    kept = {None: whole, "selective": whole - kernel, "full": edge}[micro.recompute]
-    saved = layers * kept * in_flight
-    again = {None: 0, "selective": kernel, "full": whole}[micro.recompute]
-    inner = shape.ffn * shape.experts_per_token if shape.experts else shape.ffn
-    work = again + 6 * micro.bytes * inner // layout.tp * micro.tokens
+    return Peak.of(_training(shape, layout, stage, share, micro, in_flight))
+
+
+def _training(
+    shape: ModelShape, layout: Layout, stage: int, share: Share, micro: Pass, in_flight: int
+) -> Iterator[Room]:
+    b, layers = micro.bytes, layout.layers(shape.layers, stage)
+    whole = _layer(shape, layout, b)
+    kept, again = {
+        None: (whole, []),
+        "selective": (_layer(shape, layout, b, kernel=False), _kernel_of_rank(shape, layout)),
+        "full": ([b * shape.hidden // layout.shared], whole),
+    }[micro.recompute]
+    saved = micro.rows(kept) * (layers * in_flight)
     if stage == layout.pp - 1:
-        saved += (
-            2 * _F32 * shape.hidden // layout.shared
-        ) * micro.tokens + micro.bytes * shape.hidden * micro.predicted
-        work = max(work, _head_backward(shape, layout, micro))
-    return max(saved + work, 2 * _F32 * share.largest)  # or the optimizer's step, a matrix at a time
+        final = micro.rows(2 * [_F32 * shape.hidden // layout.shared])
+        saved += final + Room.of(b * shape.hidden * micro.predicted)
+        yield from (saved + one for one in _head_backward(shape, layout, micro))
+    work = [n * b * _inner(shape) // layout.tp for n in (2, 2, 1, 1)]
+    yield saved + micro.rows([*again, *work])
+    yield Room.of(*2 * [_F32 * share.largest])  # the optimizer's step, a matrix at a time
 
 
-def _head_backward(shape: ModelShape, layout: Layout, micro: Pass) -> int:
-    """Logits of a chunk made again, their slope, and the output matrix's gradient."""
-    table = layout.vocab(shape.vocab) * shape.hidden
+def _kernel_of_rank(shape: ModelShape, layout: Layout) -> list[int]:
+    return [width // layout.tp for width in _kernel(shape)]
+
+
+def _head_backward(shape: ModelShape, layout: Layout, micro: Pass) -> Iterator[Room]:
+    """Logits of a chunk made again and their slope, beside the output matrix's gradient (``trainer/logprobs.py``)."""
+    b, vocab = micro.bytes, layout.vocab(shape.vocab)
+    table, logits = vocab * shape.hidden, micro.logits * vocab
     several = micro.predicted > micro.chunk > 0
-    logits = _chunk(micro) * layout.vocab(shape.vocab) * (2 * _F32 + (micro.bytes if micro.bytes < _F32 else 0))
-    if micro.bytes == _F32:
-        return logits + _F32 * table
-    return logits + table * (_F32 if several else micro.bytes) + table * micro.bytes
+    gradient = Room.of(table * (_F32 if several else b))
+    if b == _F32:
+        yield gradient + Room.of(_F32 * logits, _F32 * logits)
+        return
+    yield gradient + Room.of(_F32 * logits, _F32 * logits, b * logits)
+    yield gradient + Room.of(_F32 * logits, b * logits, b * table)
 
 
-def forward(shape: ModelShape, layout: Layout, stage: int, micro: Pass) -> int:
-    """Passing bytes of a pass without gradient: a layer at a time, then the logits of a chunk."""
-    b, inner = micro.bytes, shape.ffn * (shape.experts_per_token or 1)
-    mlp = 4 * b * inner // layout.tp
-    attention = (_kernel(shape) + b * (shape.q_width + 2 * shape.kv_width)) // layout.tp
-    rows = max(mlp, attention) + 4 * b * shape.hidden // layout.shared
-    if stage < layout.pp - 1:
-        return rows * micro.tokens
-    size = _F32 + (b if b < _F32 else 0) + (_F32 if micro.entropy else 0)
-    final = (b + 2 * _F32) * shape.hidden // layout.shared * micro.tokens
-    return max(rows * micro.tokens, final + _chunk(micro) * layout.vocab(shape.vocab) * size)
+def forward(shape: ModelShape, layout: Layout, stage: int, micro: Pass) -> Peak:
+    """A pass without gradient: a layer at a time, then the logits of a chunk."""
+    return Peak.of(_forward(shape, layout, stage, micro))
 
 
-def _chunk(micro: Pass) -> int:
-    return min(micro.chunk, micro.predicted) if micro.chunk > 0 else micro.predicted
+def _forward(shape: ModelShape, layout: Layout, stage: int, micro: Pass) -> Iterator[Room]:
+    b, hidden = micro.bytes, shape.hidden // layout.shared
+    edge = micro.rows(4 * [b * hidden])
+    yield edge + micro.rows([n * b * _inner(shape) // layout.tp for n in (2, 1, 1)])
+    yield edge + micro.rows([width // layout.tp for width in (*_kernel(shape), *_inputs(shape, b))])
+    if stage == layout.pp - 1:
+        sizes = [_F32, *([b] if b < _F32 else []), *([_F32] if micro.entropy else [])]
+        logits = micro.logits * layout.vocab(shape.vocab)
+        yield micro.rows([b * hidden, *2 * [_F32 * hidden]]) + Room.of(*(size * logits for size in sizes))

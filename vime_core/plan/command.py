@@ -15,6 +15,7 @@ from vime_core.plan.calibration import Calibration, calibrate
 from vime_core.plan.findings import findings
 from vime_core.plan.needs import needs_of
 from vime_core.plan.probe import Probed, probe
+from vime_core.plan.prompts import Prompts
 from vime_core.plan.report import Report
 from vime_core.plan.shape import ModelShape
 from vime_core.plan.stage_plan import Subject, plan_stage
@@ -57,7 +58,8 @@ def _report(stage: Stage, plugins: Any, asked: Asked) -> Report:
     if broken:
         raise ConfigError(list(dict.fromkeys(broken)))
     shape, needs = ModelShape.of(model, where), needs_of(config, plugins)
-    subject = Subject(config, shape, needs, probed.machine, probed.arguments, asked.prompt, asked.response)
+    prompts = Prompts.given(asked.prompt) if asked.prompt else Prompts.read(config, str(Path(where).parent))
+    subject = Subject(config, shape, needs, probed.machine, probed.arguments, prompts, asked.response)
     planned = plan_stage(subject)
     return Report.of(stage.name, planned, findings(planned, facts), _speed(config, probed, asked))
 
@@ -84,7 +86,7 @@ def _model(stage: Stage, given: str | None) -> tuple[dict[str, Any], str]:
             f"stage {stage.name}: no config.json at hf_checkpoint {folder or '(not given)'}: a plan needs the model's "
             "sizes; give --model-config FILE, a Hugging Face config.json"
         )
-    return dict(found), str(folder)
+    return dict(found), str(Path(str(folder)) / "config.json")
 
 
 def _speed(config: Config, probed: Probed, asked: Asked) -> Calibration | None:

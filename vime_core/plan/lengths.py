@@ -1,4 +1,4 @@
-"""How long samples are: told as quantiles, or taken at their longest where nobody says."""
+"""How long samples are: told as quantiles, counted in the data set, or taken at their longest where nobody says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vime_core.config.rules.batches import longest_sample
 from vime_core.errors import ConfigError
+from vime_core.plan.prompts import AT_LONGEST, Prompts
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
@@ -38,32 +39,35 @@ class Lengths:
 
     @classmethod
     def of(
-        cls, config: Config, prompt: Sequence[int] = (), response: Sequence[int] = (), context: int | None = None
+        cls,
+        config: Config,
+        prompts: Prompts = AT_LONGEST,
+        response: Sequence[int] = (),
+        context: int | None = None,
     ) -> Lengths:
         """Of a stage.
 
         Args:
-            prompt, response: quantiles, evenly apart: "10,40,200" are the shortest, the median and the longest. Empty:
-                the longest that the configuration allows. context: positions of the model.
+            response: quantiles, evenly apart: "10,40,200" are the shortest, the median and the longest. Empty: the
+                longest that the configuration allows. context: positions of the model.
 
         Raises:
             ConfigError: nothing says how long a prompt or a response may be, or they are longer than a sample may be.
         """
         limit = longest_sample(config) or context
         answers = list(response) or [_response(config, limit)]
-        prompts = list(prompt) or [_prompt(config, limit, max(answers))]
-        longest = max(prompts) + max(answers)
-        if limit is not None and longest > limit and (prompt or response):
+        asked = list(prompts.lengths) or [_prompt(config, limit, max(answers))]
+        longest = max(asked) + max(answers)
+        if limit is not None and longest > limit and (response or prompts.told):
             raise ConfigError(
-                f"prompts of {max(prompts)} and responses of {max(answers)} tokens are longer than the {limit} of the "
+                f"prompts of {max(asked)} and responses of {max(answers)} tokens are longer than the {limit} of the "
                 "longest sample: lower --prompt-tokens or --response-tokens"
             )
         count = max(config.samples_per_step, 1)
-        said = "quantiles given" if prompt and response else "every sample at its longest, but for quantiles given"
-        source = (
-            said if prompt or response else "every sample at its longest; --prompt-tokens, --response-tokens say else"
-        )
-        samples = [(_at(prompts, 7 * i), _at(answers, i)) for i in range(count)]
+        pairs = [(_at(asked, 7 * i), _at(answers, i)) for i in range(count)]
+        # a response ends where the context does, as when it is sampled
+        samples = [(p, r if limit is None else max(min(r, limit - p), 1)) for p, r in pairs]
+        source = f"prompts: {prompts.source}; responses: {'--response-tokens' if response else 'at their longest'}"
         return cls(samples, min(longest, limit or longest), source)
 
 

@@ -17,8 +17,8 @@ class Costs:
         direct, server: bytes around an engine: in its Ray actor, or as a server beside its Ray actor.
         copies: resident bytes for each byte of an engine's weights (on the CPU about two, measured once).
         beside: bytes of the driver, the rollout worker and Ray's own processes.
-        peak: bytes of the allocator for each byte that a step takes and gives back, while it runs.
-        kept: what of them stays with the process afterwards.
+        peak: bytes of the heap for each byte that a phase takes of it (:mod:`vime_core.plan.room`).
+        kept: bytes of the heap after training for each byte that training took of it.
     """
 
     trainer: int = 0
@@ -31,17 +31,17 @@ class Costs:
     kept: float = 1.0
 
 
-#: Resident sets with torch 2.13, Megatron-core 0.16, vLLM 0.32 and Ray 2.60 imported. The heap is glibc's, which reuses
-#: tensors below 32 MB and keeps their room.
+#: Resident sets with torch 2.13, Megatron-core 0.16, vLLM 0.32 and Ray 2.60 imported; the heap is glibc's (2.36), whose
+#: free room between tensors cannot be derived.
 HOST_COSTS = Costs(
-    trainer=530 * MIB,
+    trainer=480 * MIB,
     engine=640 * MIB,
     direct=170 * MIB,
     server=700 * MIB,
     copies=2.0,
     beside=1370 * MIB,
-    peak=1.4,
-    kept=1.0,
+    peak=1.6,
+    kept=1.4,
 )
 #: a device's own memory: torch's caching allocator keeps what a step took; contexts and libraries are not known here
 DEVICE_COSTS = Costs()

@@ -22,6 +22,7 @@ class Packing:
         cap: tokens that a micro-batch may have on one context rank; None without dynamic batches.
         largest: tokens of the largest micro-batch on one context rank, as packed.
         bound: tokens that a micro-batch can have at most on one context rank, whatever the samples' lengths.
+        forward: the same of a pass without gradient, which may have a cap of its own.
         fill: share of the room under the cap that tokens take; None without a cap.
         predicted: response tokens of the largest micro-batch, at most.
     """
@@ -31,6 +32,7 @@ class Packing:
     cap: int | None
     largest: int
     bound: int
+    forward: int
     fill: float | None
     predicted: int
 
@@ -55,6 +57,8 @@ def packing(config: Config, layout: Layout, lengths: Lengths) -> Packing:
         predicted = max(predicted, max(sum(answers[i] for i in group) for group in groups))
     longest = max(max(sizes), lengths.longest)
     bound = min(whole or train.micro_batch_size * longest, count * longest)
+    own = train.log_probs_max_tokens_per_gpu if cap else None
+    forward = min(max(own * layout.cp, longest), len(sizes) * longest) if own else bound
     fill = sum(sizes) / (bins * steps * whole) if whole else None
     scale = bound / largest if largest else 1.0
     return Packing(
@@ -63,6 +67,7 @@ def packing(config: Config, layout: Layout, lengths: Lengths) -> Packing:
         cap,
         largest // layout.cp,
         bound // layout.cp,
+        forward // layout.cp,
         fill,
         round(predicted * scale) // layout.cp,
     )

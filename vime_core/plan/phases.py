@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from vime_core.plan.machine import Costs
+from vime_core.plan.machine import Machine
 from vime_core.plan.placement import Rank
+from vime_core.plan.room import Peak
 from vime_core.plan.stage_plan import StagePlan
 from vime_core.plan.trainer_memory import Part
 
@@ -75,15 +76,19 @@ def trainer_parts(plan: StagePlan, rank: Rank, phase: str) -> Iterator[Part]:
     parked = phase == "rollout" and plan.subject.config.trainer_parks(machine.sleeps)
     for part in memory.stays:
         yield Part(part.name, part.bytes, part.host or parked)
-    passing = 0 if parked else _passing(memory.passing, phase, costs)
+    passing = 0 if parked else _passing(memory.passing, phase, machine)
     yield Part("activations, logits, the like", passing)
     if rank.rank == 0 and plan.traffic is not None:
         yield Part("sync: two buffers of all weights", memory.export, True)
 
 
-def _passing(passing: Mapping[str, int], phase: str, costs: Costs) -> int:
-    kept = costs.kept * passing["train"]
-    return round(max(kept, costs.peak * passing.get(phase, 0)))
+def _passing(passing: Mapping[str, Peak], phase: str, machine: Machine) -> int:
+    """A phase's own, and what the allocator keeps of training."""
+    mine, train = passing.get(phase, Peak()), passing["train"]
+    if not machine.shared:
+        return max(mine.total, train.total)
+    costs = machine.costs
+    return round(max(costs.peak * mine.heap, costs.kept * train.heap)) + mine.mapped
 
 
 def engine_parts(plan: StagePlan, phase: str, name: str) -> Iterator[Part]:

@@ -27,7 +27,7 @@ class Report:
 
     @classmethod
     def of(cls, stage: str, plan: StagePlan, found: Sequence[Finding], speed: Calibration | None) -> Report:
-        return cls(stage, plan, holdings(plan), found, None if speed is None else _timing(plan, speed))
+        return cls(stage, plan, holdings(plan), found, None if speed is None else timing(plan, speed))
 
     @property
     def breaks(self) -> Finding | None:
@@ -55,21 +55,6 @@ class Report:
             "findings": [dataclasses.asdict(one) for one in self.findings],
             "fits": None if plan.subject.machine.memory is None and self.breaks is None else self.breaks is None,
         }
-
-
-def _timing(plan: StagePlan, speed: Calibration) -> Timing:
-    config = plan.subject.config
-    return timing(
-        plan.subject.shape,
-        plan.layout,
-        plan.lengths,
-        plan.subject.needs,
-        plan.engine,
-        plan.traffic,
-        speed,
-        engines=config.num_engines,
-        recompute=config.megatron.recompute_granularity == "full",
-    )
 
 
 def given_values(config: Any) -> Mapping[str, tuple[Any, str]]:

@@ -16,6 +16,7 @@ from vime_core.plan.needs import Needs
 from vime_core.plan.packing import Packing, packing
 from vime_core.plan.parameters import Share, share
 from vime_core.plan.placement import Placement, place
+from vime_core.plan.prompts import AT_LONGEST, Prompts
 from vime_core.plan.shape import ModelShape
 from vime_core.plan.traffic import Traffic, traffic
 from vime_core.plan.trainer_memory import TrainerMemory, trainer_memory
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is planned. ``arguments``: the device's for engines, under vLLM's names. ``prompt``, ``response``: quantiles
-    of their lengths."""
+    """What is planned. ``arguments``: the device's for engines, under vLLM's names. ``response``: quantiles of
+    lengths."""
 
     config: Config
     shape: ModelShape
     needs: Needs
     machine: Machine
     arguments: Mapping[str, Any]
-    prompt: Sequence[int] = ()
+    prompts: Prompts = AT_LONGEST
     response: Sequence[int] = ()
 
     def engine_arguments(self) -> Mapping[str, Any]:
@@ -59,11 +60,6 @@ class StagePlan:
     engine: EngineMemory | None
     traffic: Traffic | None
 
-    @property
-    def element(self) -> int:
-        """Bytes of a weight in training."""
-        return 2 if self.subject.config.megatron.bf16 else 4
-
 
 def plan_stage(subject: Subject) -> StagePlan:
     """Of a configuration that keeps the rules of layout and batches.
@@ -73,7 +69,7 @@ def plan_stage(subject: Subject) -> StagePlan:
     """
     config, shape = subject.config, subject.shape
     layout = Layout.of(config)
-    lengths = Lengths.of(config, subject.prompt, subject.response, shape.context)
+    lengths = Lengths.of(config, subject.prompts, subject.response, shape.context)
     packed = packing(config, layout, lengths)
     size = 2 if config.megatron.bf16 else 4
     micro = Pass(
@@ -83,6 +79,10 @@ def plan_stage(subject: Subject) -> StagePlan:
         bytes=size,
         recompute=config.megatron.recompute_granularity,
         entropy=subject.needs.entropy,
+    )
+    # passes without gradient may have a size of their own
+    forward = dataclasses.replace(
+        micro, tokens=packed.forward, predicted=packed.predicted * packed.forward // packed.bound
     )
     stages = range(layout.pp)
     engine = None
@@ -96,7 +96,8 @@ def plan_stage(subject: Subject) -> StagePlan:
         placement=place(config, layout, subject.machine.per_node),
         shares=tuple(share(shape, layout, stage) for stage in stages),
         trainers=tuple(
-            trainer_memory(shape, layout, stage, subject.needs, micro, packed.micro_batches) for stage in stages
+            trainer_memory(shape, layout, stage, subject.needs, micro, forward, packed.micro_batches)
+            for stage in stages
         ),
         engine=engine,
         traffic=traffic(config, shape, size),

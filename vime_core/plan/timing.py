@@ -8,15 +8,16 @@ token, and keys and values of what came before. A sync writes the weights, reads
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vime_core.plan.calibration import Calibration
 from vime_core.plan.engine_memory import EngineMemory
-from vime_core.plan.layout import Layout
 from vime_core.plan.lengths import Lengths
-from vime_core.plan.needs import Needs
 from vime_core.plan.parameters import active
 from vime_core.plan.shape import ModelShape
-from vime_core.plan.traffic import Traffic
+
+if TYPE_CHECKING:
+    from vime_core.plan.stage_plan import StagePlan
 
 #: times that the bytes of a sync are moved in memory: written, read for their digest, loaded
 _MOVES = 3
@@ -42,26 +43,16 @@ def forward_flops(shape: ModelShape, lengths: Lengths) -> float:
     return linear + attention
 
 
-def timing(
-    shape: ModelShape,
-    layout: Layout,
-    lengths: Lengths,
-    needs: Needs,
-    engine: EngineMemory | None,
-    traffic: Traffic | None,
-    speed: Calibration,
-    *,
-    engines: int,
-    recompute: bool,
-) -> Timing:
+def timing(plan: StagePlan, speed: Calibration) -> Timing:
     """Of one rollout step."""
-    once = forward_flops(shape, lengths) / layout.world / speed.flops
-    factor = (4 if recompute else 3) * (2 if needs.critic else 1)
-    phases = {"log_probs": once * needs.forward_passes, "train": once * factor}
-    if engine is not None and engines:
-        phases = {"rollout": _decoding(shape, lengths, engine, speed, engines), **phases}
-    if traffic is not None:
-        phases["sync"] = _MOVES * traffic.payload / speed.copy / traffic.steps
+    config, shape, lengths, needs = plan.subject.config, plan.subject.shape, plan.lengths, plan.subject.needs
+    once = forward_flops(shape, lengths) / plan.layout.world / speed.flops
+    factor = 4 if config.megatron.recompute_granularity == "full" else 3
+    phases = {"log_probs": once * needs.forward_passes, "train": once * factor * (2 if needs.critic else 1)}
+    if plan.engine is not None and config.num_engines:
+        phases = {"rollout": _decoding(shape, lengths, plan.engine, speed, config.num_engines), **phases}
+    if plan.traffic is not None:
+        phases["sync"] = _MOVES * plan.traffic.payload / speed.copy / plan.traffic.steps
     said = (
         f"{speed.flops / 1e9:,.0f} GFLOP/s of {speed.dtype} products with {speed.threads} threads and "
         f"{speed.copy / 1e9:,.1f} GB/s of copies, measured here, for every rank and engine alike: a lower bound"

@@ -11,6 +11,7 @@ from vime_core.plan.activations import Pass
 from vime_core.plan.layout import Layout
 from vime_core.plan.needs import Needs
 from vime_core.plan.parameters import Share, share
+from vime_core.plan.room import Peak, Room
 from vime_core.plan.shape import ModelShape
 
 _F32 = 4
@@ -31,19 +32,20 @@ class TrainerMemory:
 
     Attributes:
         stays: what the rank holds all the time.
-        passing: phase -> bytes that it takes and gives back.
+        passing: phase -> what it takes and gives back.
         export: bytes of the buffers that weights are sent from; the first rank alone has them.
     """
 
     stays: Sequence[Part]
-    passing: Mapping[str, int]
+    passing: Mapping[str, Peak]
     export: int
 
 
 def trainer_memory(
-    shape: ModelShape, layout: Layout, stage: int, needs: Needs, micro: Pass, micro_batches: int
+    shape: ModelShape, layout: Layout, stage: int, needs: Needs, micro: Pass, forward: Pass, micro_batches: int
 ) -> TrainerMemory:
-    """``micro`` is the largest training pass, ``micro_batches`` are those of an optimizer step."""
+    """``micro`` is the largest training pass, ``forward`` the largest without gradient; ``micro_batches`` are those of
+    an optimizer step."""
     mine = share(shape, layout, stage)
     stays = list(_model(mine, layout, micro.bytes, "policy"))
     if needs.sets:
@@ -52,14 +54,12 @@ def trainer_memory(
     if needs.critic:
         stays += _model(share(shape, layout, stage, critic=True), layout, micro.bytes, "critic")
     in_flight = max(min(layout.pp - stage, micro_batches), 1)
-    # passes before training are packed as training is (``trainer/columns.py``)
-    forward = activations.forward(shape, layout, stage, micro)
     return TrainerMemory(
         stays=stays,
         passing={
-            "log_probs": forward if needs.forward_passes else 0,
+            "log_probs": activations.forward(shape, layout, stage, forward) if needs.forward_passes else Peak(),
             "train": activations.training(shape, layout, stage, mine, micro, in_flight),
-            "sync": mine.largest * micro.bytes * layout.tp,
+            "sync": Peak.of([Room.of(mine.largest * micro.bytes * layout.tp)]),
         },
         export=2 * micro.bytes * share(shape, Layout(), 0).total,
     )
