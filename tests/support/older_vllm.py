@@ -2,7 +2,7 @@
 
     python tests/support/older_vllm.py FOLDER [pytest arguments]
 
-FOLDER keeps an environment of its own that has torch and vLLM of ``constraints/cpu-vllm-0.23.txt``, and sees the rest in
+FOLDER keeps an environment of its own that has torch and vLLM of ``constraints/cpu-vllm-0.23.txt`` and sees the rest in
 the environment that runs this. vLLM is installed without its dependencies: those are the other set's.
 """
 
