@@ -2,12 +2,14 @@
 
     python benchmarks/plan_side.py {build|trainer|engine} --model FOLDER ...
 
-Answers one question a phase with the peak of the resident set in bytes while the phase runs once.
+Answers one question a phase with its peak in bytes while it runs once: the resident set, and the memory files that the
+process has written (the buffers that weights are sent from).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -100,12 +102,29 @@ def engine_phases(args: argparse.Namespace) -> Phases:
 
 
 def peak_of(phase: Callable[[], object]) -> int:
-    """Bytes of the largest resident set while the phase runs: the kernel's high-water mark, reset before."""
+    """Bytes of the largest resident set while the phase runs (the kernel's high-water mark, reset before) without what
+    it maps of memory files, and of these files after it."""
     Path("/proc/self/clear_refs").write_text("5")
     phase()
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None, "the kernel tells no high-water mark"
+    return _figure("VmHWM") - _figure("RssShmem") + sum(_memory_files().values())
+
+
+def _figure(name: str) -> int:
+    """Bytes, of this process."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None, f"the kernel does not tell {name}"
     return int(found.group(1)) * 1024
+
+
+def _memory_files() -> dict[int, int]:
+    """inode -> bytes; a file may be open several times."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own descriptor is gone again
+            if os.readlink(link).startswith("/memfd:"):
+                file = os.stat(link)
+                found[file.st_ino] = file.st_blocks * 512
+    return found
 
 
 if __name__ == "__main__":
