@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from vime_core.config.flags import split
 from vime_core.config.resolve import resolve
 from vime_core.config.sections import Config
 from vime_core.errors import ConfigError
@@ -75,7 +76,7 @@ def test_wrong_flag(argv: list[str], message: str) -> None:
 
 def test_the_recipe_comes_first(recipe: Callable[[str], str]) -> None:
     path = recipe("lr = 1")
-    assert "the recipe comes first" in refused("--lr=1", path)[0]
+    assert "the recipe comes first" in refused("--lr=1", path, path)[0]
     assert "the recipe comes first" in refused("-x", path)[0]
     assert "--plugin takes one value" in refused("--plugin")[0]
 
@@ -100,3 +101,24 @@ def test_all_errors_come_together(recipe: Callable[[str], str]) -> None:
 
 def test_variables_of_others_are_left_alone() -> None:
     assert read(VIME_HOME="/x", VIME_PLUGINS="", VIME_DISABLE_PLUGIN_AUTOLOAD="1", LR="3") == Config()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["r.toml", "--plugin", "a", "--lr", "1"],
+        ["--plugin", "a", "r.toml", "--lr", "1"],
+        ["--lr=1", "r.toml", "--plugin", "a"],
+    ],
+)
+def test_a_recipe_may_stand_where_no_flag_could_mean_it(words: list[str]) -> None:
+    line = split(words)
+    assert (line.recipe, line.plugins) == ("r.toml", ["a"])
+    assert [name for name, _, _ in line.flags] == ["--lr"]
+
+
+def test_one_recipe_is_all_there_is() -> None:
+    with pytest.raises(ConfigError, match=r"unexpected 's\.toml'"):
+        split(["r.toml", "--lr=1", "s.toml"])
+    with pytest.raises(ConfigError, match="--plugin takes one value"):
+        split(["r.toml", "--plugin", "a", "s.toml"])

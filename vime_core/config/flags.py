@@ -1,4 +1,4 @@
-"""The command line as settings. No abbreviations; the recipe, if any, comes first.
+"""The command line as settings. No abbreviations; the recipe, if any, comes first, or where no flag could mean it.
 
 ``--lr 1e-5``, ``--lr=1e-5``; ``--colocate``, ``--no-colocate``; ``--prompt-data a.jsonl b.jsonl`` (repeatable: values
 add up); ``--stage.NAME.lr 1e-5`` for one stage of a recipe. A repeated single value: the last one holds.
@@ -40,9 +40,12 @@ def split(argv: Sequence[str]) -> CommandLine:
     plugins: list[str] = []
     flags: list[tuple[str, list[str], bool]] = []
     for word in argv[1 if recipe is not None else 0 :]:
+        complete = not flags or flags[-1][2] or (flags[-1][0] == "--plugin" and bool(flags[-1][1]))
         if word.startswith("--"):
             name, equals, value = word.partition("=")
             flags.append((name, [value] if equals else [], bool(equals)))
+        elif complete and recipe is None and not word.startswith("-"):
+            recipe = word  # nothing before it can be waiting for a value
         elif not flags or flags[-1][2]:
             raise ConfigError(f"unexpected {word!r}: the recipe comes first, as in `vime train RECIPE --flag value`")
         elif flags[-1][0] == "--plugin" and flags[-1][1]:
