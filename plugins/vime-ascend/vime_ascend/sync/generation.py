@@ -3,12 +3,14 @@
 Within five months the interface changed twice, and vllm-ascend follows on its own dates. What differs for an engine of
 ours is how it is constructed, whether the worker or the engine reloads layer by layer, and whether the name of a
 backend is free. Engines of one form cannot be made by vLLM of another, which is an error long after the start; so both
-are looked at before.
+are looked at before. vime's own updates use none of these forms; a pair that does not agree here was not made for one
+another in other places either. ``python -m vime_ascend.sync.generation`` prints the form, or says what is wrong.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,3 +95,16 @@ def _parameters(function: Any) -> set[str]:
 
 def _version(name: str) -> str:
     return installed_version(name) or "(unknown)"
+
+
+def main() -> int:
+    try:
+        print(detect().name)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
