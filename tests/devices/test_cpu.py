@@ -55,12 +55,8 @@ def test_kernels_that_a_trainer_keeps_do_not_grow_with_the_lengths_it_meets() ->
         "print(device.memory().used - start)"
     )
     environ = {**os.environ, **CpuBackend().environment("trainer")}
-    bare = {key: value for key, value in environ.items() if not key.endswith("_CACHE_CAPACITY")}
-    held, free = (
-        int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=one).stdout)
-        for one in (environ, bare)
-    )
-    assert held < free / 2
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environ)
+    assert int(done.stdout) < 100 << 20  # 343 MB without, where the processor has 16-bit products
 
 
 def test_random_state_is_torchs_and_comes_back() -> None:

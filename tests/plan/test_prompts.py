@@ -64,14 +64,24 @@ def test_a_slice_of_rows_is_the_slice_that_a_run_takes(model: Path) -> None:
     ("change", "why"),
     [
         ({"prompt_data": ["/nowhere/train.jsonl"]}, "/nowhere/train.jsonl is not here"),
-        ({"apply_chat_template": True}, "a chat template makes its prompts"),
-        ({"input_key": "question"}, "no row is text"),
+        ({"apply_chat_template": True}, "no chat template in {model}"),
+        ({"input_key": "question"}, "no row has a prompt"),
     ],
 )
 def test_what_is_not_read_is_said(change: dict[str, Any], why: str, model: Path) -> None:
     found = Prompts.read(_config(_data(model, [5])).replace("data", **change), str(model))
     assert not found.lengths
-    assert found.source == f"at their longest (the data set was not read: {why})"
+    assert found.source == f"at their longest (the data set was not read: {why.format(model=model)})"
+
+
+def test_a_chat_template_is_rendered(model: Path) -> None:
+    template = "{{ bos_token }} {% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+    (model / "chat_template.jinja").write_text(template + "{% if add_generation_prompt %}{{ ask }}{% endif %}")
+    (model / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": "<s>"}}))
+    config = _config(_data(model, [5]), apply_chat_template=True, apply_chat_template_kwargs={"ask": "assistant now"})
+    assert Prompts.read(config, str(model)).lengths == [1 + 1 + 5 + 2]
+    (model / "chat_template.jinja").write_text("{{ raise_exception('no such role') }}")
+    assert "no such role" in Prompts.read(config, str(model)).source
 
 
 def test_without_a_tokenizer_nothing_is_counted(model: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime_core.data.bad_rows import BadRows
-from vime_core.data.readers import read_rows, split_slice
+from vime_core.data.readers import Row, read_rows, split_slice
 from vime_core.errors import DataError
+from vime_core.plan.chat import ChatTemplate
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
@@ -39,7 +40,7 @@ class Prompts:
         paths, tokenizer = config.data.prompt_data, Path(folder or "") / "tokenizer.json"
         if not paths:
             return AT_LONGEST
-        why = _obstacle(config, paths) or ("" if tokenizer.is_file() else f"no {tokenizer}")
+        why = _obstacle(paths) or ("" if tokenizer.is_file() else f"no {tokenizer}")
         if not why:
             try:
                 found = sorted(_lengths(config, paths, tokenizer))
@@ -47,17 +48,15 @@ class Prompts:
                 found, why = [], str(error)
             if found:
                 return cls(found, f"{len(found)} rows of {paths[0]}" + (" and more files" if len(paths) > 1 else ""))
-        return cls(source=f"at their longest (the data set was not read: {why or 'no row is text'})")
+        return cls(source=f"at their longest (the data set was not read: {why or 'no row has a prompt'})")
 
 
 #: where nobody says
 AT_LONGEST = Prompts()
 
 
-def _obstacle(config: Config, paths: Sequence[str]) -> str:
+def _obstacle(paths: Sequence[str]) -> str:
     """Why lengths are not counted; empty where nothing is in the way."""
-    if config.data.apply_chat_template:
-        return "a chat template makes its prompts"
     for path in (Path(split_slice(one)[0]) for one in paths):
         if not path.is_file():
             return f"{path} is not here"
@@ -67,12 +66,25 @@ def _obstacle(config: Config, paths: Sequence[str]) -> str:
 
 
 def _lengths(config: Config, paths: Sequence[str], tokenizer: Path) -> Iterator[int]:
-    """Of rows that a run would take: text that is not longer than a prompt may be."""
+    """Of rows that a run would take: prompts that are not longer than they may be."""
     from tokenizers import Tokenizer
 
-    bad, key, limit = BadRows("skip"), config.data.input_key, config.data.rollout_max_prompt_len
+    bad, limit = BadRows("skip"), config.data.rollout_max_prompt_len
     rows = itertools.islice((row for path in paths for row in read_rows(path, bad)), _ROWS)
-    texts = [text for text in (row.values.get(key) for row in rows) if isinstance(text, str)]
+    texts = list(_texts(config, rows, tokenizer.parent))
     for encoding in Tokenizer.from_file(str(tokenizer)).encode_batch(texts, add_special_tokens=False):
         if 0 < len(encoding) <= (limit or len(encoding)):
             yield len(encoding)
+
+
+def _texts(config: Config, rows: Iterable[Row], folder: Path) -> Iterator[str]:
+    """As ``data/dataset.py`` makes them; a row that it would refuse is left out."""
+    data = config.data
+    template = ChatTemplate(folder, data.apply_chat_template_kwargs) if data.apply_chat_template else None
+    for row in rows:
+        prompt = row.values.get(data.input_key)
+        if template is not None and isinstance(prompt, str | list):
+            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+            yield template.render(messages, row.values.get(data.tool_key))
+        elif isinstance(prompt, str):
+            yield prompt
