@@ -10,6 +10,7 @@ import pytest
 from vime_cli.main import main
 
 from tests.plan.shapes import SHAPES
+from tests.support.bare import Bare
 from vime_core.config.sections import Config
 from vime_core.plan.lengths import Lengths
 from vime_core.plan.prompts import AT_LONGEST, Prompts
@@ -118,3 +119,11 @@ def test_prompts_that_are_too_long_for_the_context_are_refused(model: Path, caps
     data = ["--hf-checkpoint", str(model), "--rollout-max-context-len", "100", "--device", "cpu"]
     assert main(["plan", *flags, *data, "--prompt-tokens", "90"]) == 2
     assert "lower --prompt-tokens" in capsys.readouterr().err
+
+
+def test_a_vime_without_its_stack_plans_and_says_what_it_did_not_count(bare: Bare, model: Path) -> None:
+    flags = ["--rollout-batch-size", 8, "--num-rollout", 1, "--rollout-max-response-len", 64, "--reward", "exact"]
+    data = ["--hf-checkpoint", model, "--prompt-data", _data(model, [5, 6]), "--device", "cpu", "--memory-gib", 64]
+    done = bare.vime("plan", *flags, *data, cwd=model, environ={})
+    assert done.returncode == 0, done.stderr
+    assert "the data set was not read: tokenizers is not installed" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class Prompts:
         paths, tokenizer = config.data.prompt_data, Path(folder or "") / "tokenizer.json"
         if not paths:
             return AT_LONGEST
-        why = _obstacle(paths) or ("" if tokenizer.is_file() else f"no {tokenizer}")
+        why = _obstacle(paths) or ("" if tokenizer.is_file() else f"no {tokenizer}") or _missing()
         if not why:
             try:
                 found = sorted(_lengths(config, paths, tokenizer))
@@ -63,6 +64,12 @@ def _obstacle(paths: Sequence[str]) -> str:
         if path.stat().st_size > _FILE:
             return f"{path} is larger than {_FILE >> 20} MiB"
     return ""
+
+
+def _missing() -> str:
+    """What a vime without its stack, which plans on a laptop, may lack."""
+    lacking = [name for name in ("tokenizers", "jinja2") if importlib.util.find_spec(name) is None]
+    return f"{lacking[0]} is not installed" if lacking else ""
 
 
 def _lengths(config: Config, paths: Sequence[str], tokenizer: Path) -> Iterator[int]:

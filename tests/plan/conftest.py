@@ -1,0 +1,3 @@
+from tests.support.bare import bare
+
+__all__ = ["bare"]
