@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
+from vime_ascend.config import AscendOptions
+from vime_ascend.sync.gloo import StreamGlooSync
 from vime_ascend.sync.hccl import HcclChannel, HcclSync
 from vime_ascend.sync.ipc import NpuIpcSync, place_of
 
+from vime_core.config.sections import Config
+from vime_core.engine.receivers import make_receiver
 from vime_core.interfaces.weight_sync import Topology
+from vime_core.targets import load_target
+from vime_core.weights.stream.receiver import StreamReceiver
+from vime_core.weights.stream.sender import StreamPublisher
 
 
 @pytest.mark.parametrize(
@@ -31,13 +41,15 @@ def test_the_sync_follows_device_and_topology(vime_plugins, device, colocated, e
     assert vime_plugins("ascend").choose_weight_sync(topology) == chosen
 
 
-def test_both_ends_of_each_sync_can_be_named() -> None:
-    from vime_core.targets import load_target
-
-    for sync in (HcclSync, NpuIpcSync):
-        assert callable(load_target(sync.publisher))
-        assert isinstance(load_target(sync.receiver), type)
-    assert (HcclSync.every_rank_sends, NpuIpcSync.every_rank_sends) == (False, True)
+@pytest.mark.parametrize("sync", [HcclSync, NpuIpcSync, StreamGlooSync])
+@pytest.mark.parametrize("delta", [False, True])
+def test_both_ends_of_each_sync_are_made_by_name(sync: Any, delta: bool) -> None:
+    config = dataclasses.replace(Config(), plugins={"ascend": AscendOptions(delta=delta)})
+    publisher = load_target(sync.publisher)(config)
+    assert isinstance(publisher, StreamPublisher)
+    assert (publisher.kind, publisher.deltas) == (sync.kind, delta)
+    assert isinstance(make_receiver(sync.receiver), StreamReceiver)
+    assert sync.every_rank_sends == (sync is NpuIpcSync)
 
 
 def test_a_disabled_communicator_is_explained() -> None:

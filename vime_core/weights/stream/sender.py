@@ -34,7 +34,7 @@ class StreamPublisher:
     """
 
     def __init__(self, kind: str, connect: Connect, bucket: int, deltas: bool = False, fault: int = 0) -> None:
-        self.kind, self._connect, self._deltas, self._fault = kind, connect, deltas, fault
+        self.kind, self._connect, self.deltas, self._fault = kind, connect, deltas, fault
         self._packer = Packer(bucket)
         self._terms: Terms = {}
         self._channel: Channel | None = None
@@ -98,14 +98,14 @@ class StreamPublisher:
     def _stream(self, channel: Channel, named: Iterable[tuple[str, torch.Tensor]], version: int) -> Manifest:
         digest, entries, start = Digest(), list[TensorEntry](), 0
         base = self._terms.get("base")
-        usable = self._deltas and base is not None and base == self._former_version
+        usable = self.deltas and base is not None and base == self._former_version
         kept: dict[int, Bucket] = {}
         for number, bucket in enumerate(self._packer.pack(named)):
             digest.update(bucket.table(), bucket.flat)
             entries += [TensorEntry(e.name, e.dtype, e.shape, start + e.offset) for e in bucket.entries]
             start += bucket.flat.numel()
             former = self._former.get(number) if usable else None
-            if self._deltas:
+            if self.deltas:
                 kept[number] = Bucket(bucket.entries, bucket.flat.cpu().clone(), bucket.width)
             if self._count == self._fault and number == 0 and bucket.flat.numel():
                 bucket.flat[0] ^= 0xFF
