@@ -185,6 +185,12 @@ def test_fixes_are_named_and_bound_to_versions() -> None:
     assert {fix.name for fix in fixes if fix.needless("0.99.0")} == {"weight_labels"}
 
 
+def test_what_is_not_mended_in_this_vllm_is_an_error_before_anything_starts() -> None:
+    upstream_fixes.require(upstream_fixes.ROUTED_EXPERTS, "0.32.1")
+    with pytest.raises(EngineError, match=r"mended for 0\.32 <= vLLM < 0\.33 only, this is vLLM 0\.23\.0"):
+        upstream_fixes.require(upstream_fixes.ROUTED_EXPERTS, "0.23.0")
+
+
 def test_the_plugin_is_light() -> None:
     code = "import sys, vime_core.engine.vllm_plugin; print([m for m in ('torch', 'vllm') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

