@@ -14,6 +14,12 @@ import psutil
 import pytest
 
 from vime_core.config.sections import Config
+from vime_core.engine.upstream_fixes import ROUTED_EXPERTS, vllm_version
+
+#: for tests of what only some versions of vLLM can do on the CPU
+needs_routed_experts = pytest.mark.skipif(
+    not ROUTED_EXPERTS.applies(vllm_version()), reason=f"vLLM {vllm_version()} returns no experts on the CPU"
+)
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

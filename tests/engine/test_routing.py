@@ -12,18 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.conftest import FolderTrainer, configuration, reference
+from tests.engine.conftest import FolderTrainer, configuration, needs_routed_experts, reference
 from vime_core.config.sections import Config
-from vime_core.engine.upstream_fixes import ROUTED_EXPERTS, vllm_version
 from vime_core.interfaces.rollout import GenerateReply, GenerateRequest, SamplingParams
 from vime_core.weights.shared_memory import SharedMemorySync
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not ROUTED_EXPERTS.applies(vllm_version()), reason=f"vLLM {vllm_version()} returns no experts on the CPU"
-    ),
-]
+pytestmark = [pytest.mark.slow, needs_routed_experts]
 
 #: several blocks long, so that its second request finds it in the prefix cache; longer than a step's chunk below
 LONG = [3 + (7 * place) % 90 for place in range(150)]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.engine.conftest import needs_routed_experts
 from vime_core.data.codec import sample_from_json, sample_to_json
 from vime_core.data.sample import Sample
 from vime_core.engine.columns import ReplyColumns, checked_reply
@@ -98,6 +99,7 @@ def specs(**vllm: Any) -> Any:
     return engine_specs(dataclasses.replace(config, vllm=vllm), CpuBackend(), "folder")
 
 
+@needs_routed_experts
 def test_engines_are_asked_for_experts_only_where_they_are_replayed() -> None:
     from vime_core.config.sections import Config
     from vime_core.devices.cpu.backend import CpuBackend
@@ -109,6 +111,7 @@ def test_engines_are_asked_for_experts_only_where_they_are_replayed() -> None:
     assert not {"scheduler_cls", "enable_prefix_caching"} & set(plain.arguments)
 
 
+@needs_routed_experts
 def test_an_engine_without_prefix_cache_cannot_return_experts() -> None:
     with pytest.raises(ConfigError, match="--vllm-enable-prefix-caching False"):
         specs(enable_prefix_caching=False)
