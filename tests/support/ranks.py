@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import queue
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +37,25 @@ def tell(result: Any) -> None:
 def run_ranks(target: Callable[..., None], world: int, *arguments: Any, seconds: float = 240.0) -> None:
     """``target(rank, world, *arguments, queue)`` in a process a rank; tell what one of them put into the queue."""
     context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
+    answers = context.Queue()
     ranks = [
-        context.Process(target=target, args=(rank, world, *arguments, queue), daemon=True) for rank in range(world)
+        context.Process(target=target, args=(rank, world, *arguments, answers), daemon=True) for rank in range(world)
     ]
     for process in ranks:
         process.start()
-    tell(queue.get(timeout=seconds))
+    tell(_answer(ranks, answers, seconds))
     for process in ranks:
         process.join(60)
+
+
+def _answer(ranks: Sequence[Any], answers: Any, seconds: float) -> Any:
+    """What a rank says; an error as soon as one has ended badly, for the others would wait for it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            return answers.get(timeout=1.0)
+        except queue.Empty:
+            broken = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
+            if broken:
+                raise RuntimeError(f"ended without an answer: rank and exit status {broken}") from None
+    raise TimeoutError(f"no rank answered in {seconds:.0f} s")
