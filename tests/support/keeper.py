@@ -55,19 +55,32 @@ def _write(path: Path, text: str) -> None:
 
 
 def descendants(root: int) -> dict[int, str]:
-    """Living processes below ``root``: process id -> what ``ps`` would show. Zombies do not live."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                parents[int(folder.name)] = int(parent)
+    """Living processes below ``root``: process id -> what ``ps`` would show. Zombies do not live, but lead on."""
+    parents, zombies = _table()
     found: dict[int, str] = {}
     frontier = {root}
     while frontier:
         frontier = {pid for pid, parent in parents.items() if parent in frontier}
-        found |= {pid: _title(pid) for pid in frontier}
+        found |= {pid: _title(pid) for pid in frontier - zombies}
     return found
+
+
+def _table(looks: int = 5) -> tuple[dict[int, int], set[int]]:
+    """Process id -> its parent's, and which are zombies. Where a parent went away meanwhile, all is read again: its
+    children belong to another by then."""
+    parents: dict[int, int] = {}
+    zombies: set[int] = set()
+    for _ in range(looks):
+        parents, zombies = {}, set()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                parents[int(folder.name)] = int(parent)
+                if state in "ZX":
+                    zombies.add(int(folder.name))
+        if set(parents.values()) <= {0, *parents}:
+            break
+    return parents, zombies
 
 
 def _title(pid: int) -> str:

@@ -115,8 +115,8 @@ class Run:
         until(look, seconds, what)
 
     def wait_until_gone(self, seconds: float = ENDING) -> None:
-        """Until nothing of the run is left, the driver included. One look may miss a process whose parent ends then."""
-        until(lambda: not any(self.processes() for _ in range(3)), seconds, "something of the run is left")
+        """Until nothing of the run is left, the driver included."""
+        until(lambda: not self.processes(), seconds, "something of the run is left")
 
     @property
     def temporary(self) -> Path:
