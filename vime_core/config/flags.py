@@ -36,22 +36,21 @@ class CommandLine:
 
 def split(argv: Sequence[str]) -> CommandLine:
     """Cut an argument list. Needs no knowledge of any flag but ``--plugin``."""
-    recipe = argv[0] if argv and not argv[0].startswith("-") else None
+    recipe: str | None = None
     plugins: list[str] = []
     flags: list[tuple[str, list[str], bool]] = []
-    for word in argv[1 if recipe is not None else 0 :]:
-        complete = not flags or flags[-1][2] or (flags[-1][0] == "--plugin" and bool(flags[-1][1]))
+    for word in argv:
         if word.startswith("--"):
             name, equals, value = word.partition("=")
             flags.append((name, [value] if equals else [], bool(equals)))
-        elif complete and recipe is None and not word.startswith("-"):
-            recipe = word  # nothing before it can be waiting for a value
+        elif flags and _waits(*flags[-1]):
+            flags[-1][1].append(word)
+        elif recipe is None and not word.startswith("-"):
+            recipe = word
         elif not flags or flags[-1][2]:
             raise ConfigError(f"unexpected {word!r}: the recipe comes first, as in `vime train RECIPE --flag value`")
-        elif flags[-1][0] == "--plugin" and flags[-1][1]:
-            raise ConfigError(f"unexpected {word!r}: --plugin takes one value and may be repeated")
         else:
-            flags[-1][1].append(word)
+            raise ConfigError(f"unexpected {word!r}: --plugin takes one value and may be repeated")
     for name, values, _ in flags:
         if name == "--plugin":
             if len(values) != 1 or not values[0]:
@@ -60,6 +59,11 @@ def split(argv: Sequence[str]) -> CommandLine:
                 )
             plugins += values
     return CommandLine(recipe, plugins, [flag for flag in flags if flag[0] != "--plugin"])
+
+
+def _waits(name: str, values: list[str], joined: bool) -> bool:
+    """Whether the next word may be a value of this flag."""
+    return not joined and not (name == "--plugin" and values)
 
 
 def read_flags(line: CommandLine, catalogue: Catalogue, problems: list[str]) -> list[Setting]:

@@ -48,9 +48,9 @@ class WeightReceiver:
         self.previous: Source | None = None
         self.outcome = Outcome()
 
-    def receive(self, wire: Mapping[str, Any], rank_offset: int) -> Outcome:
-        """Take the weights that a manifest on the wire describes; ``rank_offset`` is the rank of this engine's first
-        worker in a collective transfer."""
+    def receive(self, wire: Mapping[str, Any], rank_offset: int) -> None:
+        """Take the weights that a manifest on the wire describes; ``outcome`` says what became of it. ``rank_offset``
+        is the rank of this engine's first worker in a collective transfer."""
         self.outcome = outcome = Outcome(dirty=self.outcome.dirty)
         try:
             manifest = Manifest.from_wire(wire)
@@ -62,7 +62,6 @@ class WeightReceiver:
             self._exchange(source)
         if outcome.refused:
             logger.error("weight update refused: %s", outcome.refused)
-        return outcome
 
     def rollback(self, version: int) -> None:
         """Take back ``version`` if it is what the model has now; otherwise nothing has to be done."""

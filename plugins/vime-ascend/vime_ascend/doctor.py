@@ -14,8 +14,6 @@ from vime_core.interfaces.device import Finding
 
 #: no one has run this on hardware; docs/ascend.md has the list
 UNVERIFIED = "not yet run on an NPU by vime's authors: kernels, HCCL between machines, sleeping engines, MindSpeed"
-
-
 #: seconds for vLLM and vllm-ascend to be imported
 DEADLINE = 240.0
 
