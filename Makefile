@@ -9,7 +9,7 @@ export OMP_NUM_THREADS = 1
 $(VENV)/.installed: constraints/cpu.txt constraints/dev.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-deps -r constraints/cpu.txt -r constraints/dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . -e plugins/vime-cuda -e plugins/vime-ascend -e plugins/vime-agents
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . -e plugins/vime-cuda -e plugins/vime-ascend -e plugins/vime-agents -e plugins/vime-testing
 	$(BIN)/python -c 'import vllm, transformers, megatron.core'
 	touch $@
 
@@ -42,14 +42,14 @@ coverage-ascend: install    ## lines of vime-ascend that run without an NPU, and
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy -p vime_core -p vime_cli
-	$(BIN)/mypy -p vime_cuda -p vime_ascend -p vime_agents && $(BIN)/mypy benchmarks/*.py
+	$(BIN)/mypy -p vime_cuda -p vime_ascend -p vime_agents -p vime_testing && $(BIN)/mypy benchmarks/*.py
 
 bench: install             ## prints ratios beside a peer or a physical limit
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 docs: install              ## regenerate the generated documents
-	$(BIN)/python -m vime_core.config.document && $(BIN)/python -m vime_core.observe.document && $(BIN)/python -m vime_cli.algorithm_pages
-	$(BIN)/python -m vime_core.testing.document && $(BIN)/python -m vime_core.doctor.matrix
+	$(BIN)/python -m vime_cli.documents.options && $(BIN)/python -m vime_cli.documents.metrics && $(BIN)/python -m vime_cli.documents.algorithms
+	$(BIN)/python -m vime_testing.document && $(BIN)/python -m vime_cli.doctor.matrix
 
 clean:
 	rm -rf $(VENV) dist runs

@@ -44,7 +44,7 @@ def workload(name: str, folder: Path) -> dict[str, Any]:
     """Plain data; also written to ``<folder>/<name>.json`` for the peer."""
     draw = random.Random(0)
     if name == "tiny":
-        from vime_core.quickstart.addition import build_model
+        from vime_cli.quickstart.addition import build_model
 
         build_model(folder / name, seed=0)
         prompts = [[draw.randrange(4, 14) for _ in range(6)] for _ in range(1024)]
@@ -88,9 +88,9 @@ def _ours(
     args: argparse.Namespace, work: Mapping[str, Any], transport: str, folder: Path, ending: ExitStack
 ) -> tuple[Callable[[], int], Stopwatch]:
     from vime_core.config.sections import Config
-    from vime_core.devices.cpu.backend import CpuBackend
-    from vime_core.engine.group import EngineGroup
-    from vime_core.plugins import Plugins
+    from vime_core.devices.cpu import CpuBackend
+    from vime_core.inference.group import EngineGroup
+    from vime_core.plugin.plugins import Plugins
 
     config = Config(vllm=work["engine"]).replace("engine", engine_transport=transport, vllm_server_concurrency=1024)
     config = config.replace("cluster", engine_cpu_threads=args.threads)
@@ -114,7 +114,7 @@ async def _connect(spec: Any) -> Any:
 
 
 async def _round(client: Any, work: Mapping[str, Any], number: Any) -> int:
-    from vime_core.interfaces.rollout import GenerateRequest, SamplingParams
+    from vime_core.api.rollout import GenerateRequest, SamplingParams
 
     params = SamplingParams(max_tokens=work["max_tokens"], ignore_eos=work["ignore_eos"])
     requests = [GenerateRequest((f"r{next(number)}",), tokens, params) for tokens in work["prompts"]]

@@ -41,11 +41,11 @@ def prepare(model: str, folder: Path) -> tuple[Path, str, list[tuple[int, int]]]
     """(folder, dtype, lengths of prompt and response)."""
     draw = random.Random(0)
     if model == "smollm2":
-        from vime_core.quickstart.smollm2 import checkpoint
+        from vime_cli.quickstart.smollm2 import checkpoint
 
         # A log-normal tail, cut at 128: mean about 36, as SmolLM2's own responses to short questions are.
         return checkpoint(), "bfloat16", [(44, min(128, max(3, int(draw.lognormvariate(3.1, 1.0))))) for _ in range(64)]
-    from vime_core.quickstart.addition import build_model
+    from vime_cli.quickstart.addition import build_model
 
     build_model(folder / "tiny", seed=0)
     return folder / "tiny", "float32", [(6, draw.choice((3, 4, 4, 4, 6))) for _ in range(1024)]

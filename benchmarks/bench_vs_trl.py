@@ -95,7 +95,7 @@ class Vime(Side):
 
 class Trl(Side):
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
-        from vime_core.quickstart.smollm2 import checkpoint, write_task
+        from vime_cli.quickstart.smollm2 import checkpoint, write_task
 
         data = folder / "trl.jsonl"
         write_task(data, 8 * (args.steps + 2), seed=7)  # as the recipe's own preparation does

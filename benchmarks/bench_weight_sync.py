@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from common import build_qwen3, heading, scratch, table
 
 if TYPE_CHECKING:
-    from vime_core.interfaces.weight_sync import Receipt
+    from vime_core.api.weight_sync import Receipt
     from vime_core.pipeline.stack import Stack
 
 #: phase of the receipt -> what it is
@@ -48,7 +48,7 @@ def main() -> None:
 
 def build(name: str, folder: Path, dtype: str) -> Path:
     if name == "tiny":
-        from vime_core.quickstart.addition import build_model
+        from vime_cli.quickstart.addition import build_model
 
         build_model(folder / name, seed=0, dtype=dtype)
         return folder / name
@@ -57,11 +57,11 @@ def build(name: str, folder: Path, dtype: str) -> Path:
 
 def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[Any], list[float], list[float]]:
     """(receipts, seconds of each copy of as many bytes, seconds of each write alone)."""
-    from vime_core.engine.sources import Checkpoint
     from vime_core.observe.phases import PhaseClock
     from vime_core.pipeline.stack import stack
-    from vime_core.plugins import Plugins
+    from vime_core.plugin.plugins import Plugins
     from vime_core.weights.publisher import Publisher
+    from vime_core.weights.sources import Checkpoint
 
     plugins = Plugins.load(autoload=False, environ={})
     logs = folder / f"{model.name}-logs"
@@ -91,8 +91,9 @@ def pushed(running: Stack, version: int) -> Receipt:
 
 
 def configuration(model: Path, bf16: bool, folder: Path) -> Any:
+    from vime_cli.quickstart.addition import write_problems
+
     from vime_core.config.sections import Config
-    from vime_core.quickstart.addition import write_problems
 
     data = folder / "problems.jsonl"
     write_problems(data, [(a, b) for a in range(10) for b in range(10)])

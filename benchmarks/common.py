@@ -168,8 +168,7 @@ def build_qwen3(folder: Path, size: str, dtype: str) -> Path:
     """A random Qwen3 of a size of :data:`SIZES` with the quickstart's character tokenizer."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    from vime_core.quickstart.addition import build_tokenizer
+    from vime_cli.quickstart.addition import build_tokenizer
 
     torch.manual_seed(0)
     shape: dict[str, Any] = {

@@ -74,7 +74,7 @@ def main() -> int:
 
 def parts(rehearse: bool) -> list[Part]:
     if rehearse:
-        suite = [f"{ROOT}/tests/testing/test_core_runs_the_suites.py::TestCpu"]
+        suite = [f"{ROOT}/plugins/vime-testing/tests/test_core_runs_the_suites.py::TestCpu"]
         return [
             Part("device", 120, lambda limit, _: pytest(suite, limit)),
             Part("colocated", 300, lambda limit, folder: train(folder, limit, "core/cpu", True, 5)),
@@ -195,7 +195,7 @@ def _tail(out: str) -> str:
 
 
 def write_prompts(path: Path) -> None:
-    from vime_core.quickstart.addition import write_problems
+    from vime_cli.quickstart.addition import write_problems
 
     write_problems(path, [(a, b) for a in range(10, 26) for b in range(10, 26)])
 

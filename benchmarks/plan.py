@@ -5,8 +5,8 @@
 Each case is a random model trained by the real trainer in fresh processes: a step and two syncs, so that all that stays
 is there, then a step, the passes before training and a sync that are measured. Peaks are the kernel's own high-water
 marks. A prediction is the sum of what the plan's table lists for that process; "net" is the ratio without the process
-itself. The constants of ``vime_core/plan/machine.py`` were set by looking at cases marked "set" and are judged by the
-others.
+itself. The constants of ``cli/vime_cli/plan/machine.py`` were set by looking at cases marked "set" and are judged by
+the others.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import Any
 
 from common import Child, heading, scratch, table
 from trainer_sides import free_port
+from vime_cli.plan.machine import HOST_COSTS, MIB, Machine
+from vime_cli.plan.needs import needs_of
+from vime_cli.plan.phases import engine_parts, trainer_parts
+from vime_cli.plan.prompts import Prompts
+from vime_cli.plan.shape import ModelShape
+from vime_cli.plan.stage_plan import StagePlan, Subject, plan_stage
 
 from vime_core.config.dump import to_plain
 from vime_core.config.sections import Config
-from vime_core.devices.cpu.backend import CpuBackend
-from vime_core.plan.machine import HOST_COSTS, MIB, Machine
-from vime_core.plan.needs import needs_of
-from vime_core.plan.phases import engine_parts, trainer_parts
-from vime_core.plan.prompts import Prompts
-from vime_core.plan.shape import ModelShape
-from vime_core.plan.stage_plan import StagePlan, Subject, plan_stage
-from vime_core.plugins import Plugins
+from vime_core.devices.cpu import CpuBackend
+from vime_core.plugin.plugins import Plugins
 
 HERE = Path(__file__).resolve().parent
 

@@ -62,9 +62,9 @@ def trainer_phases(args: argparse.Namespace) -> Phases:
     from trainer_sides import make_samples, step_batch
 
     from vime_core.config.dump import from_plain
-    from vime_core.devices.cpu.backend import CpuBackend
-    from vime_core.plugins import Plugins
-    from vime_core.trainer.worker import TrainerWorker
+    from vime_core.devices.cpu import CpuBackend
+    from vime_core.plugin.plugins import Plugins
+    from vime_core.training.worker import TrainerWorker
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     config = from_plain(json.loads(args.config.read_text()))
@@ -82,7 +82,7 @@ def trainer_phases(args: argparse.Namespace) -> Phases:
 def engine_phases(args: argparse.Namespace) -> Phases:
     """vLLM with the arguments and the environment that the direct transport gives it."""
     from vime_core.config.dump import from_plain
-    from vime_core.devices.cpu.backend import CpuBackend
+    from vime_core.devices.cpu import CpuBackend
 
     device, config = CpuBackend(), from_plain(json.loads(args.config.read_text()))
     os.environ.update(device.environment("engine"))

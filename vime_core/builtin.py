@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from vime_core.api.algorithm import Algorithm
+from vime_core.api.device import DeviceBackend
+from vime_core.api.rollout import RolloutGenerator
+from vime_core.api.weight_sync import Topology, WeightSync
 from vime_core.hookspecs import hookimpl
-from vime_core.interfaces.algorithm import Algorithm
-from vime_core.interfaces.device import DeviceBackend
-from vime_core.interfaces.rollout import RolloutGenerator
-from vime_core.interfaces.weight_sync import Topology, WeightSync
-from vime_core.registry import Registry
+from vime_core.plugin.registry import Registry
 
 if TYPE_CHECKING:
     from vime_core.algorithms.correction import CorrectionFunction
@@ -25,7 +25,7 @@ def cpu_present() -> tuple[bool, str]:
 def vime_register_device_backends(registry: Registry[type[DeviceBackend]]) -> None:
     registry.add(
         "cpu",
-        "vime_core.devices.cpu.backend:CpuBackend",
+        "vime_core.devices.cpu:CpuBackend",
         summary="the embedded device: gloo, shared memory, vLLM's CPU engine",
         priority=0,
         available=cpu_present,

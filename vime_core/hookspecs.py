@@ -15,14 +15,14 @@ import pluggy
 
 if TYPE_CHECKING:
     from vime_core.algorithms.correction import CorrectionFunction
+    from vime_core.api.algorithm import Algorithm
+    from vime_core.api.device import DeviceBackend
+    from vime_core.api.environment import Environment
+    from vime_core.api.rollout import RolloutGenerator
+    from vime_core.api.weight_sync import Topology, WeightSync
     from vime_core.config.sections import Config
-    from vime_core.interfaces.algorithm import Algorithm
-    from vime_core.interfaces.device import DeviceBackend
-    from vime_core.interfaces.environment import Environment
-    from vime_core.interfaces.rollout import RolloutGenerator
-    from vime_core.interfaces.weight_sync import Topology, WeightSync
-    from vime_core.options import Options
-    from vime_core.registry import Registry
+    from vime_core.plugin.options import Options
+    from vime_core.plugin.registry import Registry
 
 #: name of the project in pluggy; the prefix of every hook is ``vime_``
 PROJECT = "vime"

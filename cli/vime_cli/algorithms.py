@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vime_cli.plugins import columns
-from vime_core.targets import load_target
+from vime_core.plugin.targets import load_target
 
 if TYPE_CHECKING:
-    from vime_core.plugins import Plugins
+    from vime_core.plugin.plugins import Plugins
 
 
 def algorithms(argv: list[str]) -> int:
@@ -24,7 +24,7 @@ def algorithms(argv: list[str]) -> int:
     for command in (listing, detail):
         command.add_argument("--plugin", action="append", default=[], metavar="P", help="load this plugin, too")
     chosen = parser.parse_args(argv)
-    from vime_core.plugins import Plugins
+    from vime_core.plugin.plugins import Plugins
 
     plugins = Plugins.load(chosen.plugin)
     return _info(plugins, chosen.name) if chosen.command == "info" else _list(plugins)
@@ -41,7 +41,7 @@ def _info(plugins: Plugins, name: str) -> int:
     named = name in plugins.algorithms.names()
     provider = plugins.algorithms.get(name) if named else None
     plugin, summary = (provider.plugin, provider.summary) if provider else ("from a path", "")
-    card = load_target("vime_core.algorithms.cards:Described").of(name, plugin, summary, algorithm)
+    card = load_target("vime_core.algorithms.info:Described").of(name, plugin, summary, algorithm)
     print(f"{name} ({plugin})" + (f": {summary}" if summary else ""))
     width = max(len(title) for title, _ in card.rows)
     for title, text in card.rows:

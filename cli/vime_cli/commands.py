@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from vime_core.errors import UsageError
-from vime_core.messages import nearest
-from vime_core.targets import load_target
+from vime_core.api.errors import UsageError
+from vime_core.plugin.messages import nearest
+from vime_core.plugin.targets import load_target
 
 Run = Callable[[list[str]], int]
 
@@ -26,15 +26,15 @@ class Command:
 COMMANDS = {
     "train": Command("vime_cli.train:train", "Train a model: vime train RECIPE.toml [--flag value ...]."),
     "plan": Command(
-        "vime_cli.plan:plan", "What a run takes, and what breaks first: vime plan RECIPE.toml [--flag value ...]."
+        "vime_cli.plan.cli:plan", "What a run takes, and what breaks first: vime plan RECIPE.toml [--flag value ...]."
     ),
     "plugins": Command("vime_cli.plugins:plugins", "List plugins, show or check one, begin a new one."),
     "algorithms": Command(
         "vime_cli.algorithms:algorithms", "Algorithms and their cards: vime algorithms list|info NAME."
     ),
-    "doctor": Command("vime_cli.doctor:doctor", "Look for what would keep a run from working here, with its fix."),
+    "doctor": Command("vime_cli.doctor.cli:doctor", "Look for what would keep a run from working here, with its fix."),
     "explain": Command(
-        "vime_cli.explain:explain", "Arithmetic of a sample's loss: vime explain loss --run R --step K --sample I."
+        "vime_cli.explain.cli:explain", "Arithmetic of a sample's loss: vime explain loss --run R --step K --sample I."
     ),
     "version": Command("vime_cli.version:version", "Show the versions of vime and of the stack below it."),
 }
@@ -49,7 +49,7 @@ def find(name: str) -> Run:
     if name in COMMANDS:
         command: Any = load_target(COMMANDS[name].target)
         return command
-    from vime_core.plugins import Plugins
+    from vime_core.plugin.plugins import Plugins
 
     added = Plugins.load().commands
     if name in added.names():

@@ -7,16 +7,18 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.discovery import Candidate, installed
-from vime_core.targets import load_target
+from vime_core.api.errors import UsageError
+from vime_core.plugin.discovery import Candidate, installed
+from vime_core.plugin.targets import load_target
 
 if TYPE_CHECKING:
-    from vime_core.admission import Member
-    from vime_core.plugins import Plugins
-    from vime_core.registry import Provider
+    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin.registry import Provider
+    from vime_core.plugin.validation import Member
 
 
 def plugins(argv: list[str]) -> int:
@@ -44,15 +46,22 @@ def plugins(argv: list[str]) -> int:
 
 
 def _check(names: list[str]) -> int:
-    status: int = load_target("vime_core.testing.check:check")(names)
+    status: int = _kit("vime_testing.check:check")(names)
     return status
 
 
 def _new(name: str, kind: str, folder: Path) -> int:
-    package = load_target("vime_core.testing.skeleton:write_package")(name, kind, folder)
+    package = _kit("vime_testing.skeleton:write_package")(name, kind, folder)
     plugin = package.name.removeprefix("vime-")
     print(f"wrote {package}; next: pip install -e {package} && vime plugins check {plugin} && pytest {package}")
     return 0
+
+
+def _kit(target: str) -> Any:
+    """Something of the conformance kit, which is a package of its own."""
+    if find_spec("vime_testing") is None:
+        raise UsageError("the conformance kit is not installed; next: pip install vime-testing")
+    return load_target(target)
 
 
 def _list(as_json: bool) -> int:
@@ -88,7 +97,7 @@ def columns(rows: Iterable[tuple[str, ...]], gap: str = "  ") -> list[str]:
 
 
 def _info(name: str) -> int:
-    from vime_core.plugins import Plugins
+    from vime_core.plugin.plugins import Plugins
 
     loaded = Plugins.load([name], autoload=False, environ={})
     for member in loaded.members[1:] or loaded.members:
@@ -124,7 +133,7 @@ def _row(provider: Provider[Any]) -> tuple[str, ...]:
 
 
 def _options(loaded: Plugins, plugin: str) -> Iterable[tuple[str, ...]]:
-    from vime_core.options import flag_of
+    from vime_core.plugin.options import flag_of
 
     for field in dataclasses.fields(loaded.options[plugin]) if plugin in loaded.options else ():
         factory = field.default_factory

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from vime_core.api.errors import UsageError
 from vime_core.config import dump
 from vime_core.config.environment import PLUGINS
 from vime_core.config.help import help_text
 from vime_core.config.resolve import Plan, resolve, scan_plugins, scan_strict, scan_trace
-from vime_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from vime_core.plugins import Plugins
+    from vime_core.plugin.plugins import Plugins
 
 _HELP = ("--help", "-h")
 
@@ -50,7 +50,7 @@ def train(argv: list[str]) -> int:
 
 def load_plugins(argv: list[str], environ: Mapping[str, str]) -> Plugins:
     """The plugins that recipe, environment and flags ask for."""
-    from vime_core.plugins import Plugins
+    from vime_core.plugin.plugins import Plugins
 
     others = {name: value for name, value in environ.items() if name != PLUGINS}  # already among the scanned
     strict, trace = scan_strict(argv, environ), scan_trace(argv, environ)

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from vime_testing.toy_step import small_batch
 
-from vime_core.algorithms.centring import Weight, centred_loss
+from vime_core.algorithms.aggregation_share import MicroShare
+from vime_core.algorithms.centering import Weight, centred_loss
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
-from vime_core.algorithms.share import MicroShare
 from vime_core.algorithms.terms import Terms
+from vime_core.api.errors import TrainerError
 from vime_core.batch.step_batch import StepBatch
 from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
 from vime_core.config.resolve import resolve
-from vime_core.errors import TrainerError
-from vime_core.testing.toy_step import small_batch
-from vime_core.trainer.logprobs import VocabShard, token_logprobs
+from vime_core.training.logprobs import VocabShard, token_logprobs
 
 Golden = dict[str, Any]
 WEIGHTS = {"none": Weight(), "tis": Weight("truncate", 0.0, 2.0), "mis": Weight("mask", 0.5, 2.0)}

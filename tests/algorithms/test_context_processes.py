@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from vime_testing.toy_step import Case, Subject, random_case, zigzag
 
 from vime_core.algorithms.common import bounded_exp
 from vime_core.algorithms.grpo import Grpo
-from vime_core.engine.ports import free_port
-from vime_core.testing.toy_step import Case, Subject, random_case, zigzag
+from vime_core.runtime.ports import free_port
 
 
 class SequenceRatio(Grpo):

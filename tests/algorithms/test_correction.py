@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from vime_testing.toy_step import small_batch
 
+from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.correction import Correction, CorrectionResult, combine, corrections_of
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.importance import CORRECTIONS, icepop, mis, opsm, tis
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
-from vime_core.algorithms.share import MicroShare
 from vime_core.algorithms.terms import Terms
+from vime_core.api.errors import ConfigError, TrainerError
 from vime_core.batch.step_batch import StepBatch
-from vime_core.errors import ConfigError, TrainerError
-from vime_core.testing.toy_step import small_batch
 
 Golden = dict[str, Any]
 OPTIONS = merge_options(Grpo(), {})

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from vime_testing.toy_step import small_batch
 
+from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.common import bounded_exp, clipped_loss, whiten
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
-from vime_core.algorithms.share import MicroShare
-from vime_core.testing.toy_step import small_batch
 
 Golden = dict[str, Any]
 OPTIONS: dict[str, dict[str, Any]] = {

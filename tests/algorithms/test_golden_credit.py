@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from vime_testing.toy_step import random_case, small_batch
 
 from vime_core.algorithms.baselines import MaxRl, Opo, Rloo
 from vime_core.algorithms.common import whiten
@@ -19,7 +20,6 @@ from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.reinforce import Reinforce, ReinforcePlusPlus, ReinforcePlusPlusBaseline
 from vime_core.algorithms.returns import at_last, discounted, following, gae, token_rewards
 from vime_core.algorithms.value import value_loss
-from vime_core.testing.toy_step import random_case, small_batch
 
 Golden = dict[str, Any]
 

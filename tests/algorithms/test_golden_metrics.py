@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from vime_testing.toy_step import small_batch
 
+from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
-from vime_core.algorithms.share import MicroShare
 from vime_core.batch.step_batch import StepBatch
-from vime_core.testing.toy_step import small_batch
-from vime_core.trainer.logprobs import VocabShard, token_logprobs
-from vime_core.trainer.mismatch import mismatch
+from vime_core.training.logprobs import VocabShard, token_logprobs
+from vime_core.training.mismatch import mismatch
 
 Golden = dict[str, Any]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.baselines import Rloo
 from vime_core.algorithms.common import GroupStats, group_stats, whiten
@@ -20,9 +21,8 @@ from vime_core.algorithms.kl import kl_estimate
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.returns import at_last, discounted, gae
 from vime_core.batch.aggregate import token_weights
-from vime_core.testing.toy_step import small_batch
-from vime_core.trainer.logprobs import VocabShard, token_logprobs
-from vime_core.trainer.mismatch import mismatch
+from vime_core.training.logprobs import VocabShard, token_logprobs
+from vime_core.training.mismatch import mismatch
 
 Golden = dict[str, Any]
 

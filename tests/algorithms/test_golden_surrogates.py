@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from vime_testing.toy_step import small_batch
 
+from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.baselines import Rloo
 from vime_core.algorithms.cispo import Cispo
 from vime_core.algorithms.dppo import Dppo
@@ -20,8 +22,6 @@ from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.reinforce import Reinforce, ReinforcePlusPlus, ReinforcePlusPlusBaseline
 from vime_core.algorithms.sapo import Sapo
 from vime_core.algorithms.sft import Sft
-from vime_core.algorithms.share import MicroShare
-from vime_core.testing.toy_step import small_batch
 
 Golden = dict[str, Any]
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from vime_testing.toy_step import small_batch
 
+from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import add_pairs, finish, from_vector, to_vector
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.sft import Sft
-from vime_core.algorithms.share import MicroShare
 from vime_core.algorithms.terms import Terms
 from vime_core.algorithms.view import MicroView
-from vime_core.errors import TrainerError
-from vime_core.testing.toy_step import small_batch
+from vime_core.api.errors import TrainerError
 
 OPTIONS = merge_options(Grpo(), {"eps_clip_c": 3.0})
 NAN = math.nan

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from vime_testing.toy_step import random_case, small_batch
 
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.options import aggregation_of, merge_options, options_of
 from vime_core.algorithms.prepare import prepare_step, wants_old_logp
 from vime_core.algorithms.sft import Sft
+from vime_core.api.errors import ConfigError, TrainerError
 from vime_core.batch.plan import plan_steps
 from vime_core.config.sections import Config
-from vime_core.errors import ConfigError, TrainerError
-from vime_core.testing.toy_step import random_case, small_batch
 
 OPTIONS = merge_options(Grpo(), {})
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from vime_testing.algorithms import check_algorithm
 
 from vime_core.algorithms.common import bounded_exp, clipped_loss, group_advantage, ratio, spread_over_tokens, whiten
 from vime_core.algorithms.grpo import Grpo
+from vime_core.api.algorithm import Algorithm
 from vime_core.batch.aggregate import AGGREGATIONS
-from vime_core.interfaces.algorithm import Algorithm
-from vime_core.plugins import Plugins
-from vime_core.testing.algorithms import check_algorithm
+from vime_core.plugin.plugins import Plugins
 
 Options = Mapping[str, Any]
 

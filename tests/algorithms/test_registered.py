@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from vime_testing.toy_step import random_case
 
+from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
-from vime_core.algorithms.share import MicroShare
+from vime_core.api.errors import ConfigError
 from vime_core.batch.aggregate import check_aggregation
-from vime_core.errors import ConfigError
 from vime_core.observe.catalog import unknown
-from vime_core.plugins import Plugins
-from vime_core.testing.toy_step import random_case
+from vime_core.plugin.plugins import Plugins
 
 REGISTRY = Plugins.load(environ={}).algorithms
 NAMES = [provider.name for provider in REGISTRY]

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vime_testing import algorithms as kit
+from vime_testing.toy_step import Subject, random_case
 
 from vime_core.algorithms.cispo import Cispo
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.gspo import Gspo
 from vime_core.algorithms.terms import Terms
-from vime_core.interfaces.algorithm import Algorithm
-from vime_core.testing import algorithms as kit
-from vime_core.testing.toy_step import Subject, random_case
+from vime_core.api.algorithm import Algorithm
 
 CASES: dict[str, tuple[Algorithm, str, Terms]] = {
     "everything": (

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from vime_testing.toy_step import Subject, random_case, small_batch
 
+from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.importance import CORRECTIONS
 from vime_core.algorithms.loss import micro_loss
@@ -19,12 +21,10 @@ from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step, wants_old_logp
 from vime_core.algorithms.reinforce import Reinforce, ReinforcePlusPlus
 from vime_core.algorithms.shaping import overlong_penalty
-from vime_core.algorithms.share import MicroShare
 from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
+from vime_core.api.errors import TrainerError
 from vime_core.batch.step_batch import StepBatch
 from vime_core.config.sections import Config
-from vime_core.errors import TrainerError
-from vime_core.testing.toy_step import Subject, random_case, small_batch
 
 Golden = dict[str, Any]
 GRPO = merge_options(Grpo(), {})

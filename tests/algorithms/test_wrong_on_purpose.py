@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from vime_testing import algorithms as kit
+from vime_testing.toy_step import Subject, random_case
 
 from vime_core.algorithms.common import bounded_exp, spread_over_tokens, whiten
 from vime_core.algorithms.grpo import Grpo
@@ -18,9 +20,7 @@ from vime_core.algorithms.ppo import Ppo
 from vime_core.algorithms.reinforce import ReinforcePlusPlus
 from vime_core.algorithms.returns import gae
 from vime_core.algorithms.sft import Sft
-from vime_core.interfaces.algorithm import Credit
-from vime_core.testing import algorithms as kit
-from vime_core.testing.toy_step import Subject, random_case
+from vime_core.api.algorithm import Credit
 
 Result = tuple[torch.Tensor, dict[str, Pair]]
 

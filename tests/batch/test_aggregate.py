@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from vime_testing.toy_step import random_case
 
+from vime_core.api.errors import ConfigError
 from vime_core.batch.aggregate import AGGREGATIONS, check_aggregation, token_weights
-from vime_core.errors import ConfigError
-from vime_core.testing.toy_step import random_case
 
 LENGTH = 11
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vime_testing.toy_step import small_batch
 
+from vime_core.api.errors import DataError
 from vime_core.batch.bins import even_out, pack_by_tokens, split_until
 from vime_core.batch.plan import Balance, StepPlan, forward_of, plan_forward, plan_steps
 from vime_core.batch.step_batch import StepBatch
-from vime_core.errors import DataError
-from vime_core.testing.toy_step import small_batch
 
 
 def batch_of(lengths: list[int], groups: list[int] | None = None, rollouts: list[int] | None = None) -> StepBatch:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from vime_testing.toy_step import small_batch
 
 from vime_core.batch.step_batch import SCHEMA, StepBatch
-from vime_core.testing.toy_step import small_batch
 
 
 def example(shift: int = 0, *, old: bool = True) -> StepBatch:

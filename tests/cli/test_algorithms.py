@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from vime_cli.algorithm_pages import described, render
+from vime_cli.documents.algorithms import described, render
 from vime_cli.main import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"

@@ -65,7 +65,9 @@ def test_nothing_heavy_is_imported(argv) -> None:
     assert done.stderr.splitlines()[-1] == "HEAVY []"
 
 
-@pytest.mark.parametrize("module", ["vime_core", "vime_core.plugins", "vime_core.builtin", "vime_core.config.sections"])
+@pytest.mark.parametrize(
+    "module", ["vime_core", "vime_core.plugin.plugins", "vime_core.builtin", "vime_core.config.sections"]
+)
 def test_nothing_heavy_is_imported_by_the_kernel(module) -> None:
     code = f"import sys, {module}; print(sorted({HEAVY!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -75,7 +77,7 @@ def test_nothing_heavy_is_imported_by_the_kernel(module) -> None:
 def command(body: str) -> subprocess.CompletedProcess[str]:
     """Run ``main`` with a plugin command of this body, as a console script would."""
     code = (
-        "import sys\nfrom vime_core import hookimpl, errors\nfrom vime_core.plugins import Plugins\n"
+        "import sys\nfrom vime_core import hookimpl, errors\nfrom vime_core.plugin.plugins import Plugins\n"
         f"def failing(argv):\n    {body}\n"
         "class Hooks:\n    @hookimpl\n    def vime_register_commands(self, registry):\n"
         "        registry.add('failing', failing)\n"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.architecture import check_same_architecture, differences
-from vime_core.errors import ConfigError
 
 MODEL: dict[str, Any] = {
     "model_type": "qwen3",

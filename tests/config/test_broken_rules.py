@@ -14,11 +14,11 @@ from vime_core.config.facts import Facts
 from vime_core.config.rules import (
     batches,
     colocation,
-    companions,
     inputs,
     layout,
     learning,
     needs,
+    reference_models,
     required,
     routing,
     terms,
@@ -86,10 +86,10 @@ CASES: list[tuple[rules.Rule, str, Mapping[str, Any], Facts, str]] = [
         Facts(model_types=frozenset({"qwen3", "llama"})),
         "is of model type 'qwen33', which the trainer cannot load; did you mean qwen3? (it loads: llama, qwen3)",
     ),
-    # companions
-    (companions.same_architecture, "--ref-load {tmp}/none", {}, Facts(), "{tmp}/none (flag --ref-load) holds no"),
+    # reference models
+    (reference_models.same_architecture, "--ref-load {tmp}/none", {}, Facts(), "{tmp}/none (flag --ref-load) holds no"),
     (
-        companions.same_architecture,
+        reference_models.same_architecture,
         "--opd-teacher-load {model}",
         {"hidden_size": 96},
         Facts(),

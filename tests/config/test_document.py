@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from vime_cli.documents.options import main, render
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.catalogue import Catalogue
-from vime_core.config.document import main, render
 from vime_core.config.help import TOPICS, help_text
 from vime_core.config.passthrough import FAMILIES
 from vime_core.config.sections import SECTIONS
-from vime_core.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 

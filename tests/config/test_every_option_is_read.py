@@ -10,7 +10,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from vime_core.config.sections import SECTIONS, Config
-from vime_core.plugins import Plugins
+from vime_core.plugin.plugins import Plugins
 
 ROOT = Path(__file__).parents[2] / "vime_core"
 FIELDS = [(section, field.name) for section in SECTIONS for field in dataclasses.fields(getattr(Config(), section))]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.expression import Expression, evaluate, parse
-from vime_core.errors import ConfigError
 
 
 def test_parse() -> None:

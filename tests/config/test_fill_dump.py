@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.dump import from_plain, to_plain, to_toml
 from vime_core.config.fill import fill, fill_text, placeholders
 from vime_core.config.resolve import resolve
 from vime_core.config.sections import Config
-from vime_core.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.flags import split
 from vime_core.config.resolve import resolve
 from vime_core.config.sections import Config
-from vime_core.errors import ConfigError
 
 
 def read(*argv: str, **environ: str) -> Config:

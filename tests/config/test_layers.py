@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.catalogue import RESERVED, Catalogue, Key, as_flag, as_variable
 from vime_core.config.coerce import arity, members
 from vime_core.config.resolve import resolve, scan_plugins, scan_strict
 from vime_core.config.sections import SECTIONS, Config
-from vime_core.errors import ConfigError
 
 KEYS = list(Catalogue().core.values())
 Recipe = Callable[[str], str]

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import pytest
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.passthrough import MEGATRON, ROUTER, VLLM, read_family
 from vime_core.config.resolve import resolve
 from vime_core.config.sections import Config
 from vime_core.config.source import NotWritable, Source
-from vime_core.errors import ConfigError
 
 
 def read(*argv: str) -> Config:
@@ -146,7 +146,7 @@ print([name for name in heavy if name in sys.modules])
 """
 BARE = """
 from vime_core.config.resolve import resolve
-from vime_core.errors import ConfigError
+from vime_core.api.errors import ConfigError
 try:
     resolve(["--vllm-max-model-len", "3", "--vllm-no-such", "--router-policy", "x", "--lrr", "1", "--lr", "1"], {})
 except ConfigError as error:

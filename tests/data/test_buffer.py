@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from vime_core.api.errors import CheckpointError, DataError
+from vime_core.api.reward import Score, Unscored
+from vime_core.api.sample import Status
 from vime_core.data.buffer import DataBuffer
 from vime_core.data.dataset import Prompt, PromptDataset
-from vime_core.data.sample import Status
-from vime_core.errors import CheckpointError, DataError
-from vime_core.interfaces.reward import Score, Unscored
 
 
 def dataset(rows: int, offset: int = 0) -> PromptDataset:

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from vime_core.api.errors import DataError
 from vime_core.config.sections import Config, DataSection, ModelSection, RolloutSection
 from vime_core.data.dataset import PromptDataset
 from vime_core.data.limits import LengthLimits
 from vime_core.data.tokenizer import load_tokenizer
-from vime_core.errors import DataError
 
 
 def opened(tokenizer, path, supervised=False, max_context=None, **data):

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from vime_core.api.sample import Group
 from vime_core.data.ledger import Ledger, Outcome
-from vime_core.data.sample import Group
 
 
 def groups(*ids):

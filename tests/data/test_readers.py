@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from vime_core.api.errors import DataError
 from vime_core.data.bad_rows import BadRows
 from vime_core.data.readers import read_rows, split_slice
-from vime_core.errors import DataError
 
 TEN = [{"i": i} for i in range(10)]
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from vime_core.api.errors import DataError
 from vime_core.data.templates import ChatTemplate, dialogue_target, label_target
-from vime_core.errors import DataError
 
 QWEN_LIKE = (
     "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.models import build_model
-from vime_core.devices.cpu.backend import CpuBackend
-from vime_core.devices.megatron_shims import MegatronShims
-from vime_core.devices.stand_in import TorchStandIn
+from vime_core.devices.cpu import CpuBackend
+from vime_core.training.megatron.shims import MegatronShims
+from vime_core.training.megatron.torch_proxy import TorchStandIn
 
 
 def test_answers_what_every_device_must() -> None:
@@ -48,7 +48,7 @@ def test_room_between_tensors_goes_back_to_the_machine() -> None:
 
 def test_kernels_that_a_trainer_keeps_do_not_grow_with_the_lengths_it_meets() -> None:
     code = (
-        "import torch; from vime_core.devices.cpu.backend import CpuBackend; device = CpuBackend(); "
+        "import torch; from vime_core.devices.cpu import CpuBackend; device = CpuBackend(); "
         "weight = torch.zeros(512, 512, dtype=torch.bfloat16); "
         "run = lambda n: torch.mm(torch.zeros(n, 512, dtype=torch.bfloat16), weight); run(1); "
         "start = device.memory().used; [run(n) for n in range(2, 600)]; device.empty_cache(); "
@@ -120,7 +120,7 @@ def logits():
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
     return model(torch.arange(3, 60)[None]).logits
 first = logits()
-from vime_core.devices.cpu.backend import CpuBackend
+from vime_core.devices.cpu import CpuBackend
 CpuBackend().adapt_megatron()
 after = [getattr(torch, n) for n in names] + [getattr(torch.Tensor, n) for n in methods]
 assert all(a is b for a, b in zip(before, after)), "torch was patched"

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from vime_cli.doctor.checkup import CHECKS, Check, Checkup, checkup
+from vime_cli.doctor.report import as_json, line, summary
+from vime_cli.doctor.scene import Scene
 
-from vime_core.doctor.checkup import CHECKS, Check, Checkup, checkup
-from vime_core.doctor.report import as_json, line, summary
-from vime_core.doctor.scene import Scene
-from vime_core.errors import UsageError
-from vime_core.interfaces.device import Finding
+from vime_core.api.device import Finding
+from vime_core.api.errors import UsageError
 
 WELL, POOR = Finding("a", True, "well"), Finding("b", True, "poor", "mend it", warns=True)
 BROKEN = Finding("c", False, "two\nlines", "replace it", items=("x", "y"))

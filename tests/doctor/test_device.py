@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from vime_cli.doctor import device, link, shims
+from vime_cli.doctor.scene import Scene
 
-from vime_core.doctor import device, link, shims
-from vime_core.doctor.scene import Scene
-from vime_core.interfaces.device import Finding
+from vime_core.api.device import Finding
 
 PLUGIN = """
 import os
 from vime_core import hookimpl
-from vime_core.devices.cpu.backend import CpuBackend
-from vime_core.interfaces.device import Finding
+from vime_core.devices.cpu import CpuBackend
+from vime_core.api.device import Finding
 
 class Abacus(CpuBackend):
     device_type = "abacus"
@@ -108,7 +108,7 @@ def test_two_devices_of_one_priority(world) -> None:
         world.install(
             name,
             "@hookimpl\ndef vime_register_device_backends(registry):\n"
-            f"    registry.add('{name}', 'vime_core.devices.cpu.backend:CpuBackend', priority=77)\n",
+            f"    registry.add('{name}', 'vime_core.devices.cpu:CpuBackend', priority=77)\n",
         )
     found = list(device.look(Scene()))
     assert found[0].status == "broken"

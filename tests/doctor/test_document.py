@@ -8,9 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-
-from vime_core.doctor import imports
-from vime_core.doctor.checkup import CHECKS, Check
+from vime_cli.doctor import imports
+from vime_cli.doctor.checkup import CHECKS, Check
 
 TEXT = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S))

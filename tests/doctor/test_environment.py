@@ -9,9 +9,8 @@ import sys
 import threading
 
 import pytest
-
-from vime_core.doctor import environment
-from vime_core.doctor.ports import node_address
+from vime_cli.doctor import environment
+from vime_cli.doctor.ports import node_address
 
 
 @pytest.mark.parametrize("text", ["many", "0", "-1", "1.5", "100000"])
@@ -46,7 +45,7 @@ def test_the_rule_is_that_of_the_calls_themselves() -> None:
     """With such a proxy vime's own health check does not reach a server of this machine; with the fix it does."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        code = f"from vime_core.engine.ports import answers; print(answers('http://127.0.0.1:{server.server_port}/'))"
+        code = f"from vime_core.runtime.ports import answers; print(answers('http://127.0.0.1:{server.server_port}/'))"
         reached = []
         for more in ({}, {"no_proxy": "127.0.0.1"}):
             variables = {"http_proxy": "http://127.0.0.1:9", **more}

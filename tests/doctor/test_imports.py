@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vime_core.doctor import imports
-from vime_core.doctor.scene import Scene
-from vime_core.interfaces.device import Finding
+from vime_cli.doctor import imports
+from vime_cli.doctor.scene import Scene
+
+from vime_core.api.device import Finding
 
 CRASH = "import os, sys\nprint('loading libgpu.so', file=sys.stderr, flush=True)\nos.abort()\n"
 CAUSED = """

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
+from vime_cli.doctor import link
+from vime_cli.doctor.scene import Scene
 
-from vime_core.doctor import link
-from vime_core.doctor.scene import Scene
-from vime_core.interfaces.device import Finding
+from vime_core.api.device import Finding
 
 
 def look(deadline: float = 120.0, **environ: str) -> Finding:
@@ -32,7 +32,7 @@ def test_an_interface_that_is_not_there() -> None:
 PLUGIN = """
 import os, time
 from vime_core import hookimpl
-from vime_core.devices.cpu.backend import CpuBackend
+from vime_core.devices.cpu import CpuBackend
 
 class Lost(CpuBackend):
     {method}

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from vime_core.doctor import disk, limits, ports, shared_memory
-from vime_core.doctor.units import GIB, MIB
+from vime_cli.doctor import disk, limits, ports, shared_memory
+from vime_cli.doctor.units import GIB, MIB
 
 
 def in_process(code: str, *limit: str) -> str:
@@ -23,7 +22,7 @@ def in_process(code: str, *limit: str) -> str:
     return done.stdout.strip()
 
 
-LOOK = "from vime_core.doctor import limits as l; one = l.{0}(); print(one.status, '|', one.detail, '|', one.fix)"
+LOOK = "from vime_cli.doctor import limits as l; one = l.{0}(); print(one.status, '|', one.detail, '|', one.fix)"
 
 
 # limits ------------------------------------------------------------------------------------------------------
@@ -46,7 +45,7 @@ def test_a_low_soft_limit_that_ray_can_raise_is_well() -> None:
 
 def test_too_few_processes() -> None:
     """Root is not bound by the limit, so the process becomes somebody else where it can, after its imports."""
-    drop = "import os; from vime_core.doctor import limits\nif os.geteuid() == 0: os.setuid(65534)\n"
+    drop = "import os; from vime_cli.doctor import limits\nif os.geteuid() == 0: os.setuid(65534)\n"
     out = in_process(f"{drop}{LOOK.format('tasks')}", "RLIMIT_NPROC", "(100, 100)")
     assert out.startswith("broken | 100 processes and threads (ulimit -u); a run needs 512 | ulimit -u 4096")
 
@@ -77,7 +76,7 @@ def test_a_full_file_system_is_found_by_writing(tmp_path: Path) -> None:
     """The limit on the size of files plays a disk quota, which no free count shows."""
     code = (
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "from pathlib import Path; from vime_core.doctor import shared_memory as s\n"
+        "from pathlib import Path; from vime_cli.doctor import shared_memory as s\n"
         f"one = s.file_system(Path({str(tmp_path)!r}), 8 << 20); print(one.status, one.detail)"
     )
     assert in_process(code, "RLIMIT_FSIZE", "(1 << 20, 1 << 20)") == "broken cannot be written: File too large"
@@ -116,7 +115,7 @@ def test_an_address_that_is_not_this_machines() -> None:
 
 
 def test_too_few_descriptors_for_the_servers() -> None:
-    code = "from vime_core.doctor import ports as p; one = p.listening('loopback', p.LOOPBACK)\n"
+    code = "from vime_cli.doctor import ports as p; one = p.listening('loopback', p.LOOPBACK)\n"
     out = in_process(code + "print(one.status, one.detail)", "RLIMIT_NOFILE", "(40, 40)")
     assert out.startswith("broken 127.0.0.1: 64 servers cannot listen")
     assert "Too many open files" in out

@@ -6,15 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vime_core.doctor import matrix
-from vime_core.doctor.matrix import SETS, Matrix, pins
+from vime_cli.doctor import matrix
+from vime_cli.doctor.matrix import SETS, Matrix, pins
 
 CONSTRAINTS = Path(__file__).parents[2] / "constraints"
 
 
 def test_the_packaged_file_is_made_from_the_constraints() -> None:
     packaged = (Path(str(matrix.__file__)).parent / matrix.FILE).read_text("utf-8")
-    assert packaged == matrix.render(CONSTRAINTS), "run python -m vime_core.doctor.matrix"
+    assert packaged == matrix.render(CONSTRAINTS), "run python -m vime_cli.doctor.matrix"
 
 
 def test_every_pin_of_the_constraints_is_in_it() -> None:
@@ -37,6 +37,6 @@ def test_comments_and_options_are_no_pins() -> None:
 
 
 def test_nothing_is_imported_for_it() -> None:
-    code = "import sys, vime_core.doctor.matrix as m; m.Matrix.packaged(); print('torch' in sys.modules)"
+    code = "import sys, vime_cli.doctor.matrix as m; m.Matrix.packaged(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n"

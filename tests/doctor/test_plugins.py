@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from vime_cli.doctor import plugins
+from vime_cli.doctor.scene import Scene
 
-from vime_core.doctor import plugins
-from vime_core.doctor.scene import Scene
-from vime_core.interfaces.device import Finding
+from vime_core.api.device import Finding
 
 
 def look(*specs: str) -> list[Finding]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 
-from vime_core.doctor import versions
-from vime_core.doctor.matrix import Matrix
-from vime_core.doctor.scene import Scene
-from vime_core.interfaces.device import Finding
+from vime_cli.doctor import versions
+from vime_cli.doctor.matrix import Matrix
+from vime_cli.doctor.scene import Scene
+
+from vime_core.api.device import Finding
 
 HERE = {name: metadata.version(name) for name in ("torch", "ray", "numpy", "pluggy", "packaging")}
 
@@ -54,7 +55,7 @@ def test_a_device_without_a_tested_set_is_a_warning(world) -> None:
 
 ABACUS = """
 from vime_core import hookimpl
-from vime_core.devices.cpu.backend import CpuBackend
+from vime_core.devices.cpu import CpuBackend
 
 class Abacus(CpuBackend):
     device_type = "abacus"

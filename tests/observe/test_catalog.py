@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from vime_cli.documents import metrics as document
 
-from vime_core.observe import document
 from vime_core.observe.catalog import axis_of, find, known, metrics, unknown
 
 ROOT = Path(__file__).parents[2]
@@ -16,12 +16,12 @@ PAGE = ROOT / "docs" / "metrics.md"
 
 
 def test_the_page_is_what_the_catalogue_says():
-    assert PAGE.read_text(encoding="utf-8") == document.render(), "run `python -m vime_core.observe.document`"
+    assert PAGE.read_text(encoding="utf-8") == document.render(), "run `python -m vime_cli.documents.metrics`"
 
 
 def test_the_module_writes_the_page(tmp_path):
     page = tmp_path / "metrics.md"
-    subprocess.run([sys.executable, "-m", "vime_core.observe.document", str(page)], check=True)
+    subprocess.run([sys.executable, "-m", "vime_cli.documents.metrics", str(page)], check=True)
     assert page.read_text(encoding="utf-8") == document.render()
 
 

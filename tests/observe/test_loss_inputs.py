@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vime_core.errors import DataError
+from vime_core.api.errors import DataError
 from vime_core.observe.loss_inputs import LossInputs, path_of, read_loss_inputs, steps_of, write_loss_inputs
 
 INPUTS = LossInputs(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from vime_core.interfaces.weight_sync import EngineProof, Receipt
+from vime_core.api.weight_sync import EngineProof, Receipt
 from vime_core.observe.plain import PlainProgress
 from vime_core.observe.recorder import Recorder, sync_metrics
 from vime_core.observe.runfolder import RunFolder

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from vime_core.data.sample import Sample, Status
-from vime_core.errors import ConfigError, DataError
-from vime_core.interfaces.reward import Score
-from vime_core.interfaces.weight_sync import EngineProof, Receipt
+from vime_core.api.errors import ConfigError, DataError
+from vime_core.api.reward import Score
+from vime_core.api.sample import Sample, Status
+from vime_core.api.weight_sync import EngineProof, Receipt
 from vime_core.observe.runfolder import RunFolder
 
 NOW = datetime.datetime(2026, 3, 4, 5, 6, 7)

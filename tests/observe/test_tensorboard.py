@@ -62,7 +62,7 @@ def test_a_missing_package_is_a_configuration_error():
     # -I -S: no site-packages, so the package is really not there
     code = (
         f"import sys; sys.path.insert(0, {str(root())!r})\n"
-        "from vime_core.errors import ConfigError\n"
+        "from vime_core.api.errors import ConfigError\n"
         "from vime_core.observe.tensorboard import require_tensorboard\n"
         "try: require_tensorboard()\n"
         "except ConfigError as error: print(error)\n"

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from vime_core.quickstart.addition import prepare
+from vime_cli.quickstart.addition import prepare
 
 REWARD = """def score(sample):
     return sum(token % 2 for token in sample.response_tokens) / 8

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.runs import Run, flags, json_lines, vime
-from vime_core.trainer import checkpoint
+from vime_core.training import checkpoint
 
 Options = Callable[..., dict[str, Any]]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vime_cli.quickstart.addition import build_model
 
 from tests.support.runs import Run, flags, json_lines, step_rows, vime
 from vime_core.config.sections import Config
-from vime_core.devices.cpu.backend import CpuBackend
+from vime_core.devices.cpu import CpuBackend
 from vime_core.observe.catalog import unknown
-from vime_core.pipeline.cluster import demand
-from vime_core.quickstart.addition import build_model
+from vime_core.runtime.cluster import demand
 
 Options = Callable[..., dict[str, Any]]
 
@@ -31,7 +31,7 @@ def test_the_cluster_must_have_room_for_the_teacher() -> None:
 PURE = """
 name = "distil"
 run_dir = "run"
-prepare = "vime_core.quickstart.addition:prepare"
+prepare = "vime_cli.quickstart.addition:prepare"
 prompt_data = ["{prepared.train}"]
 input_key = "prompt"
 label_key = "answer"

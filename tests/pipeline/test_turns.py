@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from vime_core.api.errors import SyncError
 from vime_core.config.sections import Config
-from vime_core.devices.cpu.backend import CpuBackend
-from vime_core.errors import SyncError
+from vime_core.devices.cpu import CpuBackend
 from vime_core.pipeline.colocation import SharedDevices, Turns, turns_of
 from vime_core.pipeline.stack import Stack
 

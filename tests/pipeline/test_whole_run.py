@@ -12,12 +12,12 @@ import pytest
 from tests.support.runs import Done, json_lines, step_rows, vime
 from vime_core.config.resolve import resolve
 from vime_core.observe.catalog import unknown
-from vime_core.trainer import checkpoint
+from vime_core.training import checkpoint
 
 RECIPE = """
 name = "small"
 run_dir = "run"
-prepare = "vime_core.quickstart.addition:prepare"
+prepare = "vime_cli.quickstart.addition:prepare"
 prompt_data = ["{prepared.train}"]
 input_key = "prompt"
 label_key = "answer"

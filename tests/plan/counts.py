@@ -21,9 +21,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tests.plan.layouts import CASES, config_of
 from tests.plan.shapes import SHAPES
 from tests.support.ranks import tell
-from vime_core.plugins import Plugins
-from vime_core.trainer.model import MegatronModel
-from vime_core.trainer.value_head import CriticHead
+from vime_core.plugin.plugins import Plugins
+from vime_core.training.model import MegatronModel
+from vime_core.training.value_head import CriticHead
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from vime_cli.main import main
+from vime_cli.plan.needs import Needs, needs_of
 
 from tests.plan.shapes import SHAPES
-from vime_core.plan.needs import Needs, needs_of
-from vime_core.plugins import Plugins
+from vime_core.plugin.plugins import Plugins
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
@@ -122,8 +122,9 @@ def test_a_measured_machine_gives_a_steps_time_and_says_what_it_is_built_from(
 
 @pytest.mark.parametrize("name", [provider.name for provider in Plugins.load(autoload=False).algorithms])
 def test_needs_read_from_the_source_are_the_algorithms_own(name: str) -> None:
+    from vime_cli.plan.needs import facts_of
+
     from vime_core.config.sections import Config
-    from vime_core.plan.needs import facts_of
 
     plugins = Plugins.load(autoload=False)
     algorithm: Any = plugins.algorithms.get(name).load()

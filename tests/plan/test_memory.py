@@ -4,17 +4,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from vime_cli.plan.calibration import Calibration
+from vime_cli.plan.findings import findings
+from vime_cli.plan.machine import GIB, HOST_COSTS, Machine
+from vime_cli.plan.needs import Needs
+from vime_cli.plan.phases import PHASES, holdings, trainer_parts
+from vime_cli.plan.report import Report
+from vime_cli.plan.shape import ModelShape
+from vime_cli.plan.stage_plan import StagePlan, Subject, plan_stage
 
 from tests.plan.shapes import SHAPES
 from vime_core.config.sections import Config
-from vime_core.plan.calibration import Calibration
-from vime_core.plan.findings import findings
-from vime_core.plan.machine import GIB, HOST_COSTS, Machine
-from vime_core.plan.needs import Needs
-from vime_core.plan.phases import PHASES, holdings, trainer_parts
-from vime_core.plan.report import Report
-from vime_core.plan.shape import ModelShape
-from vime_core.plan.stage_plan import StagePlan, Subject, plan_stage
 
 NOTHING = Needs()
 MACHINE = Machine("other", 8 * GIB, "given", shared=False, per_node=8)

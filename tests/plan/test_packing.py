@@ -3,14 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from vime_cli.plan.layout import Layout
+from vime_cli.plan.lengths import Lengths
+from vime_cli.plan.packing import packing
+from vime_cli.plan.prompts import Prompts
 
+from vime_core.api.errors import ConfigError
 from vime_core.batch.plan import plan_steps
 from vime_core.config.sections import Config
-from vime_core.errors import ConfigError
-from vime_core.plan.layout import Layout
-from vime_core.plan.lengths import Lengths
-from vime_core.plan.packing import packing
-from vime_core.plan.prompts import Prompts
 
 
 def _config(**train: Any) -> Config:

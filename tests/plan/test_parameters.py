@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vime_cli.plan.layout import Layout
+from vime_cli.plan.parameters import share, whole
+from vime_cli.plan.placement import trainer_ranks
+from vime_cli.plan.shape import ModelShape
 
 from tests.plan.layouts import CASES, config_of
 from tests.plan.shapes import SHAPES
 from tests.support.ranks import result_of
-from vime_core.errors import ConfigError
-from vime_core.plan.layout import Layout
-from vime_core.plan.parameters import share, whole
-from vime_core.plan.placement import trainer_ranks
-from vime_core.plan.shape import ModelShape
+from vime_core.api.errors import ConfigError
 
 
 @cache

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from vime_cli.main import main
+from vime_cli.plan.lengths import Lengths
+from vime_cli.plan.prompts import AT_LONGEST, Prompts
 
 from tests.plan.shapes import SHAPES
 from tests.support.bare import Bare
 from vime_core.config.sections import Config
-from vime_core.plan.lengths import Lengths
-from vime_core.plan.prompts import AT_LONGEST, Prompts
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from vime_core.api.errors import EngineError
+from vime_core.api.reward import Score, Unscored
+from vime_core.api.rollout import GenerateReply, GenerateRequest, GenerationClient
+from vime_core.api.sample import Group, Sample, Status
 from vime_core.config.sections import Config, DataSection, ModelSection, ObserveSection, RolloutSection
-from vime_core.data.sample import Group, Sample, Status
-from vime_core.errors import EngineError
-from vime_core.interfaces.reward import Score, Unscored
-from vime_core.interfaces.rollout import GenerateReply, GenerateRequest, GenerationClient
 
 Script = Callable[[GenerateRequest, int], Any]
 
@@ -78,7 +78,7 @@ class DeadClient(ScriptedClient):
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tokenizer of the addition task (one token a character) and a model configuration."""
-    from vime_core.quickstart.addition import build_tokenizer
+    from vime_cli.quickstart.addition import build_tokenizer
 
     path = tmp_path_factory.mktemp("model")
     build_tokenizer().save_pretrained(path)

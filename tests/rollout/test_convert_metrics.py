@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from vime_core.api.reward import Score, Unscored
+from vime_core.api.sample import Group, Status
 from vime_core.data.ledger import Outcome
-from vime_core.data.sample import Group, Status
-from vime_core.interfaces.reward import Score, Unscored
 from vime_core.rollout.convert import to_batch
 from vime_core.rollout.driver import Collected, Dropped
 from vime_core.rollout.dump import dump

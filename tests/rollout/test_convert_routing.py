@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vime_core.api.errors import EngineError
+from vime_core.api.reward import Score
+from vime_core.api.sample import Group, Sample, Status
 from vime_core.batch.routing import ROUTING
 from vime_core.batch.step_batch import StepBatch
-from vime_core.data.sample import Group, Sample, Status
-from vime_core.errors import EngineError
-from vime_core.interfaces.reward import Score
 from vime_core.rollout.convert import to_batch
 
 

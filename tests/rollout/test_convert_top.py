@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vime_core.api.errors import EngineError
+from vime_core.api.reward import Score
+from vime_core.api.rollout import SamplingParams, TopLogprobs
+from vime_core.api.sample import Group, Sample, Status
 from vime_core.batch.step_batch import StepBatch
 from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
 from vime_core.data.codec import sample_from_json, sample_to_json
-from vime_core.data.sample import Group, Sample, Status
-from vime_core.engine.columns import ReplyColumns, checked_reply
-from vime_core.engine.sampling import vllm_sampling
-from vime_core.engine.top_logprobs import split_flat, top_from_content
-from vime_core.errors import EngineError
-from vime_core.interfaces.reward import Score
-from vime_core.interfaces.rollout import SamplingParams, TopLogprobs
+from vime_core.inference.columns import ReplyColumns, checked_reply
+from vime_core.inference.vllm.sampling import vllm_sampling
+from vime_core.inference.vllm.top_logprobs import split_flat, top_from_content
 from vime_core.rollout.convert import to_batch
 
 

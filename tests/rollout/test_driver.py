@@ -6,20 +6,20 @@ import logging
 
 import pytest
 
+from vime_core.api.errors import EngineError, RewardError
+from vime_core.api.reward import Unscored
+from vime_core.api.rollout import GenerateRequest, RolloutGenerator
+from vime_core.api.sample import Sample, Status
 from vime_core.data.buffer import DataBuffer
 from vime_core.data.dataset import PromptDataset
 from vime_core.data.ledger import Ledger, Outcome
 from vime_core.data.limits import LengthLimits
-from vime_core.data.sample import Sample, Status
-from vime_core.errors import EngineError, RewardError
-from vime_core.interfaces.reward import Unscored
-from vime_core.interfaces.rollout import GenerateRequest, RolloutGenerator
 from vime_core.rollout.context import RolloutContext
 from vime_core.rollout.driver import Bounds, RolloutDriver
 from vime_core.rollout.filters import check_reward_nonzero_std
 from vime_core.rollout.gate import Gate
 from vime_core.rollout.generate import Generate
-from vime_core.rollout.play import Player
+from vime_core.rollout.group_runner import Player
 from vime_core.rollout.sampling import train_params
 from vime_core.rollout.scoring import Scorer
 
@@ -324,7 +324,7 @@ def test_a_raising_filter_is_counted_with_its_place(bench, client):
 
 
 def test_no_request_passes_a_shut_gate(client, tokenizer):
-    from vime_core.interfaces.rollout import SamplingParams
+    from vime_core.api.rollout import SamplingParams
 
     async def run():
         engine = client("12")

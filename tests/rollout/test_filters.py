@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vime_core.interfaces.reward import Unscored
+from vime_core.api.reward import Unscored
 from vime_core.rollout.filters import check_reward_nonzero_std, spread
 
 

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
+from vime_core.api.errors import DataError, EngineError
+from vime_core.api.rollout import GenerateReply, SamplingParams
+from vime_core.api.sample import Sample, Status
 from vime_core.data.limits import LengthLimits
-from vime_core.data.sample import Sample, Status
-from vime_core.errors import DataError, EngineError
-from vime_core.interfaces.rollout import GenerateReply, SamplingParams
 from vime_core.rollout.context import RolloutContext
 from vime_core.rollout.generate import Generate
 from vime_core.rollout.sampling import eval_params, sample_seed, train_params

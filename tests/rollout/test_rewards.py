@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vime_core.data.sample import Sample
-from vime_core.interfaces.reward import Unscored
+from vime_core.api.reward import Unscored
+from vime_core.api.sample import Sample
 from vime_core.rollout.rewards import exact
 from vime_core.rollout.rewards.answers import final_answer, last_boxed, normal_form, number
 from vime_core.rollout.rewards.math import MathReward

@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from vime_core.data.sample import Sample
-from vime_core.errors import RewardError
-from vime_core.interfaces.reward import Score, Unscored
+from vime_core.api.errors import RewardError
+from vime_core.api.reward import Score, Unscored
+from vime_core.api.sample import Sample
 from vime_core.rollout.scoring import Scorer
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vime_core.api.errors import ConfigError, DeadlineError, EngineError
+from vime_core.api.sample import Sample
 from vime_core.config.sections import Config
 from vime_core.data.codec import sample_from_json, sample_to_json
-from vime_core.data.sample import Sample
-from vime_core.errors import ConfigError, DeadlineError, EngineError
-from vime_core.plugins import Plugins
+from vime_core.plugin.plugins import Plugins
 from vime_core.rollout.convert import to_batch
 from vime_core.rollout.teacher import TeacherScorer
 from vime_core.rollout.teacher_check import check_teacher, difference

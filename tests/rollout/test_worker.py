@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from vime_core.errors import ConfigError, DataError, PluginError, RewardError
-from vime_core.plugins import Plugins
+from vime_core.api.errors import ConfigError, DataError, PluginError, RewardError
+from vime_core.plugin.plugins import Plugins
 from vime_core.rollout.worker import RolloutWorker
 
 

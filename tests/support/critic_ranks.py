@@ -18,8 +18,8 @@ import torch.multiprocessing
 
 from tests.support.ranks import tell
 from tests.support.train_ranks import make_batch, make_config
-from vime_core.engine.ports import free_port
-from vime_core.interfaces.algorithm import Algorithm, Credit
+from vime_core.api.algorithm import Algorithm, Credit
+from vime_core.runtime.ports import free_port
 
 
 class Targets(Algorithm):
@@ -70,9 +70,9 @@ def train(critic: Any, config: Any, batch: Any, clip: float = 0.2, bonus: float 
 
 
 def rank_main(rank: int, world: int, port: int, folder: str, sections: Any, steps: int, samples: int) -> None:
-    from vime_core.devices.cpu.backend import CpuBackend
-    from vime_core.trainer.critic import Critic
-    from vime_core.trainer.parallel import destroy_parallel, init_parallel
+    from vime_core.devices.cpu import CpuBackend
+    from vime_core.training.critic import Critic
+    from vime_core.training.parallel import destroy_parallel, init_parallel
 
     torch.set_num_threads(1)
     config, device = make_config(sections, world), CpuBackend()

@@ -18,7 +18,7 @@ import numpy as np
 
 from tests.support.ranks import run_ranks
 from tests.support.train_ranks import make_config
-from vime_core.engine.ports import free_port
+from vime_core.runtime.ports import free_port
 
 #: options beyond the name, by algorithm
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ CENTRED = {"pg_loss_type": "reinforce", "use_score_centering": True, "score_cent
 def names() -> list[str]:
     """``algorithm`` or ``algorithm:variant``."""
     from vime_core.batch.aggregate import AGGREGATIONS
-    from vime_core.plugins import Plugins
+    from vime_core.plugin.plugins import Plugins
 
     algorithms = [p.name for p in Plugins.load(autoload=False, environ={}).algorithms if p.name != "sft"]
     return [*algorithms, *(f"grpo:{aggregation}" for aggregation in AGGREGATIONS), "grpo:centred"]
@@ -79,8 +79,8 @@ def tricky_batch(step: int, vocabulary: int = 97, centred: bool = False) -> Any:
 
 
 def train(name: str, folder: str, other: str, sections: dict[str, Any], world: int, rank: int, port: int) -> Any:
-    from vime_core.plugins import Plugins
-    from vime_core.trainer.worker import TrainerWorker
+    from vime_core.plugin.plugins import Plugins
+    from vime_core.training.worker import TrainerWorker
 
     algorithm, _, variant = name.partition(":")
     centred = variant == "centred"

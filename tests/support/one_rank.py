@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.train_ranks import make_batch, make_config
-from vime_core.engine.ports import free_port
+from vime_core.runtime.ports import free_port
 
 
 def train(
@@ -29,8 +29,8 @@ def train(
             each step.
         sections: values of configuration sections.
     """
-    from vime_core.plugins import Plugins
-    from vime_core.trainer.worker import TrainerWorker
+    from vime_core.plugin.plugins import Plugins
+    from vime_core.training.worker import TrainerWorker
 
     plugins = Plugins.load(autoload=False)
     worker = TrainerWorker(make_config(sections, 1), plugins, plugins.choose_device("cpu").load()(), 0)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.ranks import run_ranks
-from vime_core.engine.ports import free_port
+from vime_core.runtime.ports import free_port
 
 
 def make_batch(seed: int, samples: int = 12, vocabulary: int = 97) -> Any:
@@ -69,8 +69,8 @@ def rank_main(
     more: Any,
     queue: Any,
 ) -> None:
-    from vime_core.plugins import Plugins
-    from vime_core.trainer.worker import TrainerWorker
+    from vime_core.plugin.plugins import Plugins
+    from vime_core.training.worker import TrainerWorker
 
     config = make_config(sections, world)
     plugins = Plugins.load(autoload=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vime_core.plugins import Plugins
+from vime_core.plugin.plugins import Plugins
 
 _COUNT = itertools.count()
 RANGE = ("vime-core>=0.1,<0.2",)

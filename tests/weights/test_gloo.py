@@ -1,4 +1,4 @@
-"""Buckets over gloo, smaller than a tensor, into several receivers; with real engines in tests/engine/test_kinds.py."""
+"""Buckets over gloo, smaller than a tensor, into several receivers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from vime_core.config.sections import Config
-from vime_core.engine.sources import ReceivedBytes
 from vime_core.weights.publisher import Publisher
+from vime_core.weights.sources import ReceivedBytes
 
 
 def test_buckets_reach_every_receiver() -> None:

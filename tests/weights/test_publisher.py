@@ -9,12 +9,12 @@ import pytest
 import torch
 import xxhash
 
+from vime_core.api.errors import ConfigError, SyncError
 from vime_core.config.sections import Config
-from vime_core.engine.layout import layout_faults
-from vime_core.engine.manifest import ALIGNMENT, Manifest, TensorEntry
-from vime_core.engine.sources import ReceivedBytes
-from vime_core.errors import ConfigError, SyncError
+from vime_core.inference.vllm.layout import layout_faults
+from vime_core.weights.manifest import ALIGNMENT, Manifest, TensorEntry
 from vime_core.weights.publisher import Publisher, fault_sync
+from vime_core.weights.sources import ReceivedBytes
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from vime_core.engine.gloo_link import MeetingPoint
-from vime_core.engine.manifest import Manifest
-from vime_core.errors import DeadlineError, SyncError
+from vime_core.api.errors import DeadlineError, SyncError
+from vime_core.weights.gloo_link import MeetingPoint
+from vime_core.weights.manifest import Manifest
 from vime_core.weights.stream import delta
 from vime_core.weights.stream.bucket import Bucket, Packer, entries_of
 from vime_core.weights.stream.channel import within
@@ -359,7 +359,7 @@ def test_without_a_common_base_everything_is_sent() -> None:
 RECEIVING = """
 import json, sys, torch
 from vime_core.weights.stream.gloo import GlooReceiver
-from vime_core.engine.manifest import Manifest
+from vime_core.weights.manifest import Manifest
 terms, rank = json.loads(sys.argv[1]), int(sys.argv[2])
 receive = GlooReceiver()
 for version in (1, 2, 3):

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tests.support.threads import in_threads
-from vime_core.engine.gloo_link import GlooLink, MeetingPoint
-from vime_core.engine.manifest import Manifest
-from vime_core.errors import SyncError
+from vime_core.api.errors import SyncError
+from vime_core.weights.gloo_link import GlooLink, MeetingPoint
+from vime_core.weights.manifest import Manifest
 from vime_core.weights.stream.communicator import CommunicatorChannel, enabled
 from vime_core.weights.stream.receiver import StreamReceiver
 from vime_core.weights.stream.sender import StreamPublisher

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from vime_core import Config
-from vime_core.engine.manifest import Manifest
-from vime_core.errors import Interrupted, SyncError, TrainerError
-from vime_core.interfaces.weight_sync import EngineProof
+from vime_core.api.errors import Interrupted, SyncError, TrainerError
+from vime_core.api.weight_sync import EngineProof
+from vime_core.weights.manifest import Manifest
 from vime_core.weights.stream.gloo import StreamGlooSync
 
 

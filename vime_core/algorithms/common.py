@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vime_core.interfaces.algorithm import TokenView
+from vime_core.api.algorithm import TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch

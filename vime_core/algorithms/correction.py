@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from vime_core.api.errors import ConfigError, TrainerError
 from vime_core.batch.step_batch import SCHEMA, StepBatch
-from vime_core.errors import ConfigError, TrainerError
 
 if TYPE_CHECKING:
     from vime_core.algorithms.terms import Terms

@@ -10,7 +10,7 @@ import torch
 
 from vime_core.algorithms.common import group_advantage
 from vime_core.algorithms.policy import CLIP, PolicyAlgorithm
-from vime_core.interfaces.algorithm import Card
+from vime_core.api.algorithm import Card
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch

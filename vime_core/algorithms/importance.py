@@ -20,7 +20,7 @@ import torch
 from vime_core.algorithms.correction import CorrectionFunction, CorrectionResult
 from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_share
 from vime_core.algorithms.terms import ICEPOP
-from vime_core.errors import ConfigError
+from vime_core.api.errors import ConfigError
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch

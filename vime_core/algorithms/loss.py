@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from vime_core.algorithms.centring import Weight, centred_loss
+from vime_core.algorithms.centering import Weight, centred_loss
 from vime_core.algorithms.kl import kl_loss
 from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
 from vime_core.algorithms.terms import NO_TERMS, Terms
 from vime_core.algorithms.view import MicroView, trainable
+from vime_core.api.algorithm import Algorithm
+from vime_core.api.errors import TrainerError
 from vime_core.batch.top_logprobs import TOP_LOGP
-from vime_core.errors import TrainerError
-from vime_core.interfaces.algorithm import Algorithm
 
 
 def micro_loss(

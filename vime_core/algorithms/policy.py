@@ -11,7 +11,7 @@ import torch
 from vime_core.algorithms.common import clipped_loss, ratio
 from vime_core.algorithms.ranges import out_of_range
 from vime_core.algorithms.returns import reward_kl
-from vime_core.interfaces.algorithm import Algorithm, TokenView
+from vime_core.api.algorithm import Algorithm, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch

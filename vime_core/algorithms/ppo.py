@@ -9,7 +9,7 @@ from vime_core.algorithms.common import scored_tokens
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
 from vime_core.algorithms.returns import gae, token_rewards
-from vime_core.interfaces.algorithm import Card, Credit
+from vime_core.api.algorithm import Card, Credit
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch

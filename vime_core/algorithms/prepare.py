@@ -20,9 +20,9 @@ from vime_core.algorithms.correction import Correction, combine
 from vime_core.algorithms.metrics import Pair, finish, token_pair
 from vime_core.algorithms.shaping import require_finite, sampler_as_old, shape_advantages, shape_rewards
 from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
+from vime_core.api.algorithm import Algorithm, Credit
+from vime_core.api.errors import TrainerError
 from vime_core.batch.aggregate import check_aggregation, token_weights
-from vime_core.errors import TrainerError
-from vime_core.interfaces.algorithm import Algorithm, Credit
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch

@@ -11,7 +11,7 @@ from vime_core.algorithms.common import centred_rewards, scored_tokens, whiten
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
 from vime_core.algorithms.returns import discounted, kl_penalty, token_rewards
-from vime_core.interfaces.algorithm import Card, TokenView
+from vime_core.api.algorithm import Card, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch

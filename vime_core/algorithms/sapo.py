@@ -9,7 +9,7 @@ import torch
 
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import drift
-from vime_core.interfaces.algorithm import Card, TokenView
+from vime_core.api.algorithm import Card, TokenView
 
 
 class Sapo(Grpo):

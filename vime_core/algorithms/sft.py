@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.interfaces.algorithm import Algorithm, Card, TokenView
+from vime_core.api.algorithm import Algorithm, Card, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch

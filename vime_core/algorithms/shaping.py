@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vime_core.algorithms.common import whiten
-from vime_core.errors import TrainerError
+from vime_core.api.errors import TrainerError
 
 if TYPE_CHECKING:
     from vime_core.algorithms.terms import Terms

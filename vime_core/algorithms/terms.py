@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
 
 if TYPE_CHECKING:
+    from vime_core.api.algorithm import Algorithm
     from vime_core.config.algorithm_section import AlgorithmSection
     from vime_core.config.sections import Config
-    from vime_core.interfaces.algorithm import Algorithm
 
 #: IcePop's bounds where none are given
 ICEPOP: Mapping[str, float] = MappingProxyType({"low": 0.5, "high": 5.0})
@@ -43,7 +43,7 @@ class Terms:
         plain_gradient: ``-A logp`` stands for the algorithm's own surrogate.
         score_centering_top_k: likeliest tokens of the sampler that centre the plain gradient; 0 is off.
             score_centering_weight, score_centering_bounds (low, high; none without a weight): see
-            :class:`vime_core.algorithms.centring.Weight`; a correction goes in there and nowhere else.
+            :class:`vime_core.algorithms.centering.Weight`; a correction goes in there and nowhere else.
     """
 
     entropy_coef: float = 0.0

@@ -28,7 +28,7 @@ def trainable(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class MicroView:
-    """Implements :class:`vime_core.interfaces.algorithm.TokenView`. Build it with :meth:`of`.
+    """Implements :class:`vime_core.api.algorithm.TokenView`. Build it with :meth:`of`.
 
     Attributes:
         logp: [r] current log-probs, with gradient, 0 under the mask.

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.nearest import did_you_mean
 from vime_core.config.passthrough import FAMILIES, MEGATRON, Family, read_family
 from vime_core.config.sections import SECTIONS
 from vime_core.config.source import NotWritable
-from vime_core.errors import ConfigError
 
 #: names that a plugin may not have, because flags or recipe tables of that name mean something else
 RESERVED = frozenset({*SECTIONS, *(family.prefix.rstrip("_") for family in FAMILIES), "stage", "plugin", "plugins"})

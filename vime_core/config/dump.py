@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.catalogue import dataclass_keys, plain
 from vime_core.config.coerce import from_value
 from vime_core.config.frozen import FrozenDict
 from vime_core.config.sections import SECTIONS, Config
-from vime_core.errors import ConfigError
 
 _TABLES = (("vllm", "vllm_"), ("router", "router_"))
 

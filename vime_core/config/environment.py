@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.catalogue import Catalogue, as_variable
 from vime_core.config.coerce import from_text
 from vime_core.config.flags import Setting
 from vime_core.config.passthrough import FAMILIES
-from vime_core.errors import ConfigError
 
 #: read by the plugin kernel
 PLUGINS = "VIME_PLUGINS"

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.nearest import did_you_mean
-from vime_core.errors import ConfigError
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.catalogue import as_flag, plain
 from vime_core.config.frozen import FrozenDict
 from vime_core.config.nearest import did_you_mean
 from vime_core.config.sections import SECTIONS, Config
-from vime_core.errors import ConfigError
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_.\-]*"
 #: filled in by the run folder itself, before there is a {run}

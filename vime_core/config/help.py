@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_origin
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.catalogue import Catalogue, Key, Required, as_flag
 from vime_core.config.coerce import arity, describe, members
 from vime_core.config.passthrough import MEGATRON, ROUTER, VLLM, Family
 from vime_core.config.sections import SECTIONS
 from vime_core.config.source import NotWritable
-from vime_core.errors import ConfigError
 
 USAGE = "vime train [RECIPE] [--plugin SPEC ...] [--flag value ...]"
 INTRODUCTION = """\

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.catalogue import Catalogue, as_key
 from vime_core.config.coerce import from_value
 from vime_core.config.flags import Setting
 from vime_core.config.sections import SECTIONS
-from vime_core.errors import ConfigError
 
 _TABLES = (*SECTIONS, "vllm", "router")
 

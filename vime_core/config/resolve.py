@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vime_core.api.errors import ConfigError
 from vime_core.config import environment, flags, recipe
 from vime_core.config.catalogue import Catalogue, Key, Required, as_flag, as_key, as_variable
 from vime_core.config.coerce import from_value
@@ -17,7 +18,6 @@ from vime_core.config.flags import Setting
 from vime_core.config.frozen import FrozenDict
 from vime_core.config.nearest import did_you_mean
 from vime_core.config.sections import SECTIONS, Config
-from vime_core.errors import ConfigError
 
 #: name of the stage of a run that has no stages
 ONLY_STAGE = "main"

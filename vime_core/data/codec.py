@@ -8,9 +8,9 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from vime_core.data.sample import Sample, Status
-from vime_core.interfaces.reward import Score, Unscored
-from vime_core.interfaces.rollout import TopLogprobs
+from vime_core.api.reward import Score, Unscored
+from vime_core.api.rollout import TopLogprobs
+from vime_core.api.sample import Sample, Status
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from vime_core.api.errors import DataError
+from vime_core.api.sample import Message, Sample
 from vime_core.config.sections import Config
 from vime_core.data.bad_rows import BadRows
 from vime_core.data.limits import LengthLimits
 from vime_core.data.readers import Row, read_rows
-from vime_core.data.sample import Message, Sample
 from vime_core.data.templates import ChatTemplate, Target, dialogue_target, label_target
 from vime_core.data.tokenizer import Tokenizer
-from vime_core.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class _Builder:
 
 
 def supervised_target(row: Prompt | Sample, template: ChatTemplate) -> Target:
-    """The target of a :class:`Prompt` or a :class:`~vime_core.data.sample.Sample`: its label where it has one, else
+    """The target of a :class:`Prompt` or a :class:`~vime_core.api.sample.Sample`: its label where it has one, else
     the assistant turns of its dialogue.
 
     Raises:

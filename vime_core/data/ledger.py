@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from vime_core.data.sample import Group
+from vime_core.api.sample import Group
 
 
 class Outcome(StrEnum):

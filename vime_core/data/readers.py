@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vime_core.api.errors import DataError
 from vime_core.data.bad_rows import BadRows
-from vime_core.errors import DataError
 
 _SLICE = re.compile(r"(?P<path>.+)@\[(?P<start>(?:-?\d+)?):(?P<stop>(?:-?\d+)?)\]", re.DOTALL)
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vime_core.data.sample import Message
+from vime_core.api.errors import DataError
+from vime_core.api.sample import Message
 from vime_core.data.tokenizer import Tokenizer, eos_id
-from vime_core.errors import DataError
 
 
 @dataclass(frozen=True)

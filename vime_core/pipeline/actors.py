@@ -9,14 +9,14 @@ from vime_core.pipeline.late_client import LateClient
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
-    from vime_core.engine.place import Place
-    from vime_core.trainer.parts import Part
+    from vime_core.inference.node_placement import Place
+    from vime_core.training.parts import Part
 
 
 def _enter(role: str, lock: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> tuple[Any, Any]:
     """First thing in every process: exactly the driver's plugins, their process hooks, the run's configuration."""
     from vime_core.config.dump import from_plain
-    from vime_core.plugins import Plugins
+    from vime_core.plugin.plugins import Plugins
 
     plugins = Plugins.from_lock(lock)
     plugins.process_started(role)
@@ -35,24 +35,24 @@ class TrainerActor:
 
     def address(self) -> tuple[str, int]:
         """Where rank 0 will listen: this node's address and a port that is free now."""
-        from vime_core.pipeline.addresses import free_address
+        from vime_core.runtime.addresses import free_address
 
         return free_address(self.config.cluster.actor_num_nodes)
 
     def place(self) -> Place:
         """Node and devices of this rank."""
-        from vime_core.engine.place import Place
+        from vime_core.inference.node_placement import Place
 
         return Place.here()
 
     def load(self) -> None:
         """Bring in the heavy modules while other parts start; :meth:`setup` waits for it and needs nothing of it."""
-        import vime_core.trainer.worker  # noqa: F401
+        import vime_core.training.worker  # noqa: F401
 
     def setup(
         self, host: str, port: int, folder: str, resume: str | None, total_steps: int, losses: str | None
     ) -> dict[str, Any]:
-        from vime_core.trainer.worker import TrainerWorker
+        from vime_core.training.worker import TrainerWorker
 
         device = self.plugins.choose_device(self.device).load()().bind(self.config)
         self.worker = TrainerWorker(self.config, self.plugins, device, self.rank)

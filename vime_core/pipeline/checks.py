@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.fill import placeholders
 from vime_core.config.rules import Facts, read_model, violations
-from vime_core.errors import ConfigError
 from vime_core.pipeline.rows import check_rows
 from vime_core.rollout.teacher_check import check_teacher
 
 if TYPE_CHECKING:
     from vime_core.algorithms.terms import Terms
+    from vime_core.api.algorithm import Algorithm
     from vime_core.config.sections import Config
-    from vime_core.interfaces.algorithm import Algorithm
 
 #: columns of a step batch that every run can fill: the reference and a critic are models that the trainer builds
 SUPPLIES = frozenset({"old_logp", "rollout_logp", "reward", "entropy", "ref_logp", "values"})
@@ -50,7 +50,7 @@ def facts_of(config: Config, plugins: Any) -> Facts:
     device = plugins.choose_device(config.cluster.device).load()
     from vime_core.algorithms.options import value_faults
     from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
-    from vime_core.trainer.bridge import supported_model_types
+    from vime_core.training.models.bridge import supported_model_types
 
     algorithm, options, terms = _loss_of(config, plugins)
     known = algorithm.needs if value_faults(algorithm, options) else algorithm.required(options)

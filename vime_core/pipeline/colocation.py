@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from vime_core.engine.slumber import TAGS, Tag
-from vime_core.trainer.parts import PARTS, Part
+from vime_core.inference.sleep_mode import TAGS, Tag
+from vime_core.training.parts import PARTS, Part
 
 if TYPE_CHECKING:
+    from vime_core.api.device import DeviceBackend
     from vime_core.config.sections import Config
-    from vime_core.engine.group import EngineGroup
-    from vime_core.engine.place import Place
-    from vime_core.interfaces.device import DeviceBackend
+    from vime_core.inference.group import EngineGroup
+    from vime_core.inference.node_placement import Place
     from vime_core.pipeline.trainer_group import TrainerGroup
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.config.dump import to_plain
 from vime_core.pipeline.actors import RolloutActor
-from vime_core.pipeline.cluster import actor_environment
-from vime_core.pipeline.waits import get
+from vime_core.runtime.cluster import actor_environment
+from vime_core.runtime.waits import get
 
 if TYPE_CHECKING:
+    from vime_core.api.device import DeviceBackend
     from vime_core.config.sections import Config
-    from vime_core.interfaces.device import DeviceBackend
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vime_core.api.errors import DataError
 from vime_core.config.fill import placeholders
 from vime_core.data.bad_rows import BadRows
 from vime_core.data.dataset import RowSchema, build_prompts
 from vime_core.data.limits import LengthLimits
 from vime_core.data.readers import Row, read_rows
 from vime_core.data.tokenizer import load_tokenizer
-from vime_core.errors import DataError
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.config.fill import fill
-from vime_core.observe.interrupt import Interrupts
 from vime_core.observe.progress import make_progress
 from vime_core.observe.runfolder import RunFolder
 from vime_core.observe.summary import render
 from vime_core.pipeline.checks import check_before_start
 from vime_core.pipeline.prepare import prepare
 from vime_core.pipeline.stage import StageRun
+from vime_core.runtime.signals import Interrupts
 
 if TYPE_CHECKING:
     from vime_core.config.resolve import Plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vime_core.errors import ConfigError
-from vime_core.trainer import checkpoint
+from vime_core.api.errors import ConfigError
+from vime_core.training import checkpoint
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config

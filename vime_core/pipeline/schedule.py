@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.errors import ConfigError
+from vime_core.api.errors import ConfigError
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.errors import ConfigError
-from vime_core.pipeline.cluster import cluster
+from vime_core.api.errors import ConfigError
 from vime_core.pipeline.colocation import Turns, turns_of
 from vime_core.pipeline.rollout_handle import RolloutHandle
 from vime_core.pipeline.saving import layout
 from vime_core.pipeline.schedule import Schedule, schedule
 from vime_core.pipeline.trainer_group import TrainerGroup
-from vime_core.trainer import checkpoint
+from vime_core.runtime.cluster import cluster
+from vime_core.training import checkpoint
 
 if TYPE_CHECKING:
+    from vime_core.api.device import DeviceBackend
+    from vime_core.api.weight_sync import Receipt, WeightSync
     from vime_core.config.sections import Config
-    from vime_core.engine.place import Place
-    from vime_core.engine.teacher_handle import TeacherHandle
-    from vime_core.interfaces.device import DeviceBackend
-    from vime_core.interfaces.weight_sync import Receipt, WeightSync
+    from vime_core.inference.node_placement import Place
+    from vime_core.inference.teacher_handle import TeacherHandle
     from vime_core.observe.phases import PhaseClock
 
 Check = Callable[[], None]
@@ -103,7 +103,7 @@ def _engines(
 ) -> Any | None:
     if not config.needs_engines:
         return None
-    from vime_core.engine.group import EngineGroup
+    from vime_core.inference.group import EngineGroup
 
     engines = EngineGroup.start(config, device, folder, plugins, logs, check, places)
     ending.callback(engines.shutdown, ENDING)
@@ -116,7 +116,7 @@ def _teacher(
     """The teacher's engine on its way up; it is no part of the engines, which get weights."""
     if not config.teacher_engine:
         return None
-    from vime_core.engine.teacher_handle import TeacherHandle
+    from vime_core.inference.teacher_handle import TeacherHandle
 
     teacher = TeacherHandle.launch(config, device, plugins, logs)
     ending.callback(teacher.shutdown, ENDING)
@@ -125,7 +125,7 @@ def _teacher(
 
 def _with_sync(config: Config, device: DeviceBackend, plugins: Any) -> Config:
     """The configuration with the weight sync's name settled, so that trainer and driver mean the same one."""
-    from vime_core.interfaces.weight_sync import Topology
+    from vime_core.api.weight_sync import Topology
 
     external = config.engine.rollout_external_engine_addrs
     topology = Topology(

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vime_core.api.errors import TargetMissed, VimeError
 from vime_core.config.dump import to_toml
 from vime_core.config.expression import parse
-from vime_core.errors import TargetMissed, VimeError
-from vime_core.observe.interrupt import Interrupted
 from vime_core.observe.phases import PhaseClock
 from vime_core.observe.recorder import Recorder
 from vime_core.observe.strict_json import dumps
 from vime_core.observe.summary import Summary, Target, render, summarize
 from vime_core.pipeline.stack import stack
 from vime_core.pipeline.synchronous import Loop
+from vime_core.runtime.signals import Interrupted
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config

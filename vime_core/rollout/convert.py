@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from vime_core.api.reward import Score
+from vime_core.api.sample import Group, Sample, Status
 from vime_core.batch.routing import ROUTING
 from vime_core.batch.step_batch import Axis, StepBatch
 from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
-from vime_core.data.sample import Group, Sample, Status
-from vime_core.interfaces.reward import Score
 from vime_core.rollout.convert_routing import routing_column
 from vime_core.rollout.convert_top import top_columns
 

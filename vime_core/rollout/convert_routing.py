@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vime_core.api.errors import EngineError
+from vime_core.api.sample import Sample
 from vime_core.batch.routing import FREE_CHOICE
-from vime_core.data.sample import Sample
-from vime_core.errors import EngineError
 
 if TYPE_CHECKING:
     import numpy.typing as npt

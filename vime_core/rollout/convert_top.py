@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vime_core.data.sample import Sample
-from vime_core.errors import EngineError
+from vime_core.api.errors import EngineError
+from vime_core.api.sample import Sample
 
 if TYPE_CHECKING:
     import numpy.typing as npt

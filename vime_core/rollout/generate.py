@@ -7,15 +7,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vime_core.data.sample import Sample, Status
-from vime_core.errors import EngineError
-from vime_core.interfaces.rollout import (
+from vime_core.api.errors import EngineError
+from vime_core.api.rollout import (
     GenerateReply,
     GenerateRequest,
     GenerationClient,
     RolloutGenerator,
     SamplingParams,
 )
+from vime_core.api.sample import Sample, Status
 from vime_core.rollout.context import RolloutContext
 from vime_core.rollout.sampling import sample_seed
 

@@ -9,12 +9,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vime_core.api.errors import RewardError
+from vime_core.api.reward import Unscored, Verdict
+from vime_core.api.sample import Sample
 from vime_core.config.sections import Config
-from vime_core.data.sample import Sample
-from vime_core.errors import RewardError
-from vime_core.interfaces.reward import Unscored, Verdict
-from vime_core.rollout.blame import describe
 from vime_core.rollout.calls import CallPool
+from vime_core.rollout.error_source import describe
 from vime_core.rollout.verdicts import judge
 
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vime_core.data.sample import Sample
-from vime_core.errors import DeadlineError, EngineError
+from vime_core.api.errors import DeadlineError, EngineError
+from vime_core.api.sample import Sample
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config

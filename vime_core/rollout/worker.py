@@ -7,6 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vime_core.api.errors import CheckpointError, ConfigError
+from vime_core.api.rollout import (
+    GenerateReply,
+    GenerateRequest,
+    GenerationClient,
+    RolloutGenerator,
+    SamplingParams,
+)
 from vime_core.batch.step_batch import StepBatch
 from vime_core.config.sections import Config
 from vime_core.data.buffer import DataBuffer
@@ -14,15 +22,7 @@ from vime_core.data.dataset import PromptDataset
 from vime_core.data.ledger import Ledger
 from vime_core.data.limits import LengthLimits
 from vime_core.data.tokenizer import load_tokenizer
-from vime_core.errors import CheckpointError, ConfigError
-from vime_core.interfaces.rollout import (
-    GenerateReply,
-    GenerateRequest,
-    GenerationClient,
-    RolloutGenerator,
-    SamplingParams,
-)
-from vime_core.plugins import Plugins
+from vime_core.plugin.plugins import Plugins
 from vime_core.rollout.context import RolloutContext
 from vime_core.rollout.convert import to_batch
 from vime_core.rollout.driver import Bounds, RolloutDriver
@@ -30,8 +30,8 @@ from vime_core.rollout.dump import dump
 from vime_core.rollout.evaluation import Evaluation, open_eval_sets
 from vime_core.rollout.gate import Gate
 from vime_core.rollout.generate import Generate
+from vime_core.rollout.group_runner import Player
 from vime_core.rollout.metrics import step_metrics
-from vime_core.rollout.play import Player
 from vime_core.rollout.sampling import eval_params, train_params
 from vime_core.rollout.scoring import Scorer
 from vime_core.rollout.teacher import TeacherScorer

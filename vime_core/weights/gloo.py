@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
-from vime_core.engine.calls import gather
-from vime_core.interfaces.weight_sync import EngineProof
+from vime_core.api.weight_sync import EngineProof
+from vime_core.runtime.calls import gather
 from vime_core.weights.transaction import TransactionalSync
 
 if TYPE_CHECKING:
-    from vime_core.engine.manifest import Manifest
+    from vime_core.weights.manifest import Manifest
 
 
 class GlooSync(TransactionalSync):

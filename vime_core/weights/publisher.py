@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import torch
 import xxhash
 
-from vime_core.engine.byte_store import CHUNK, ByteStore, map_bytes
-from vime_core.engine.gloo_link import GlooLink, MeetingPoint
-from vime_core.engine.manifest import Manifest, TensorEntry, aligned
-from vime_core.engine.ports import reachable_host
-from vime_core.errors import ConfigError, SyncError
+from vime_core.api.errors import ConfigError, SyncError
+from vime_core.runtime.ports import reachable_host
+from vime_core.weights.gloo_link import GlooLink, MeetingPoint
+from vime_core.weights.manifest import Manifest, TensorEntry, aligned
+from vime_core.weights.shared_buffer import CHUNK, ByteStore, map_bytes
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config

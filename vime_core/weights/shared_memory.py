@@ -1,6 +1,6 @@
 """Weights through shared memory: trainer and engines on one machine.
 
-The trainer's rank 0 writes into anonymous memory (:mod:`vime_core.engine.byte_store`), every worker of every engine
+The trainer's rank 0 writes into anonymous memory (:mod:`vime_core.weights.shared_buffer`), every worker of every engine
 maps it. The bytes are copied once on the way.
 """
 

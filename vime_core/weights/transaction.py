@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vime_core.errors import Interrupted, SyncError, VimeError
-from vime_core.interfaces.weight_sync import EngineProof, Receipt, WeightSync
+from vime_core.api.errors import Interrupted, SyncError, VimeError
+from vime_core.api.weight_sync import EngineProof, Receipt, WeightSync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vime_core.config.sections import Config
-    from vime_core.engine.group import EngineGroup
-    from vime_core.engine.manifest import Manifest
+    from vime_core.inference.group import EngineGroup
+    from vime_core.weights.manifest import Manifest
 
 
 class TrainerHandle(Protocol):

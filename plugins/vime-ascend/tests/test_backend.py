@@ -12,10 +12,10 @@ from vime_ascend.config import AscendOptions
 from vime_ascend.engine import engine_arguments, merged
 from vime_ascend.environment import Situation
 from vime_ascend.probe import present
+from vime_testing import DeviceSuite
 
 from vime_core import Config, VimeError
-from vime_core.engine.spec import engine_spec
-from vime_core.testing import DeviceSuite
+from vime_core.inference.spec import engine_spec
 
 
 class TestAscend(DeviceSuite):

@@ -11,10 +11,10 @@ from vime_ascend.sync.gloo import StreamGlooSync
 from vime_ascend.sync.hccl import HcclChannel, HcclSync
 from vime_ascend.sync.ipc import NpuIpcSync, place_of
 
+from vime_core.api.weight_sync import Topology
 from vime_core.config.sections import Config
-from vime_core.engine.receivers import make_receiver
-from vime_core.interfaces.weight_sync import Topology
-from vime_core.targets import load_target
+from vime_core.plugin.targets import load_target
+from vime_core.weights.receivers import make_receiver
 from vime_core.weights.stream.receiver import StreamReceiver
 from vime_core.weights.stream.sender import StreamPublisher
 

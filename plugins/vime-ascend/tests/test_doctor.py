@@ -9,8 +9,7 @@ import pytest
 from vime_ascend.doctor import UNVERIFIED, findings
 from vime_ascend.probe import Sight
 from vime_ascend.versions import RELEASES
-
-from vime_core.doctor.child import Ended
+from vime_cli.doctor.child import Ended
 
 WHOLE = Sight(
     nodes=("/dev/davinci0", "/dev/davinci1"),

@@ -13,7 +13,7 @@ from vime_ascend.environment import MARK, Situation, variables
 from vime_ascend.process import started
 
 from vime_core import Config
-from vime_core.errors import ConfigError
+from vime_core.api.errors import ConfigError
 
 ROLES = ("driver", "rollout", "trainer", "engine")
 

@@ -10,7 +10,7 @@ from vime_ascend.config import AscendOptions
 from vime_ascend.flags import violations
 
 from vime_core import Config
-from vime_core.errors import ConfigError
+from vime_core.api.errors import ConfigError
 
 
 def config(options: AscendOptions | None = None, vllm: Any = None, megatron: Any = None, **cluster: Any) -> Config:

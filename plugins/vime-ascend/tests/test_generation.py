@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from vime_ascend.sync.generation import G1, G2, G3, of_engine
+from vime_cli.doctor.child import run
+from vime_cli.doctor.packages import installed_version
 
-from vime_core.doctor.child import run
-from vime_core.doctor.packages import installed_version
-from vime_core.errors import ConfigError
+from vime_core.api.errors import ConfigError
 
 
 class First:

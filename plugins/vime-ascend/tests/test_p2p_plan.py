@@ -8,7 +8,7 @@ import pytest
 from vime_ascend.sync.p2p_plan import Plan, Spread, Weight, make_plan
 from vime_ascend.sync.p2p_simulator import scatter, simulate
 
-from vime_core.errors import ConfigError
+from vime_core.api.errors import ConfigError
 
 
 def spread(generator: random.Random, members: range, axes: int) -> Spread:

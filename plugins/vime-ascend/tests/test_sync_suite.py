@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vime_ascend.config import AscendOptions
-
-from vime_core.testing import WeightSyncSuite
+from vime_testing import WeightSyncSuite
 
 if TYPE_CHECKING:
     from vime_core import Config

@@ -11,7 +11,7 @@ from vime_ascend.ports import slices
 from vime_ascend.versions import RELEASES, at_least, cann_version, faults, known
 from vime_ascend.visible import index_of, ordered, parse, seen
 
-from vime_core.errors import ConfigError
+from vime_core.api.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from vime_core import TorchDevice
 
 if TYPE_CHECKING:
     from vime_core import Config
-    from vime_core.interfaces.device import Finding
+    from vime_core.api.device import Finding
 
 #: Ray's name of the resource
 RESOURCE = "NPU"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+from vime_cli.doctor.child import Ended, run
+
 from vime_ascend.probe import Sight, look, missing
 from vime_ascend.versions import IPC_CANN, at_least, cann_version, faults, known
 from vime_ascend.visible import VARIABLE, parse
-from vime_core.doctor.child import Ended, run
-from vime_core.errors import ConfigError
-from vime_core.interfaces.device import Finding
+from vime_core.api.device import Finding
+from vime_core.api.errors import ConfigError
 
 #: no one has run this on hardware; docs/ascend.md has the list
 UNVERIFIED = "not yet run on an NPU by vime's authors: kernels, HCCL between machines, sleeping engines, MindSpeed"

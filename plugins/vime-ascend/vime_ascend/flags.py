@@ -11,8 +11,8 @@ from vime_ascend.chips import chip_named
 from vime_ascend.config import AscendOptions
 from vime_ascend.ports import slices
 from vime_core import Config
+from vime_core.api.errors import ConfigError
 from vime_core.config.device_rules import lonely_ranks, megatron_flag, megatron_on
-from vime_core.errors import ConfigError
 
 Rule = Callable[[Config, AscendOptions], Iterable[str]]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vime_core.doctor.packages import installed_version
+from vime_cli.doctor.packages import installed_version
 
 #: switches off what torch loads by itself at import: torch_npu, through the entry point "torch.backends"
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"

@@ -13,9 +13,9 @@ from vime_cuda.config import CudaOptions
 from vime_cuda.environment import Situation
 from vime_cuda.layers import chosen, require_transformer_engine
 from vime_cuda.probe import device_nodes, present
+from vime_testing import DeviceSuite, PluginSuite
 
 from vime_core import Config, VimeError
-from vime_core.testing import DeviceSuite, PluginSuite
 
 
 class TestPlugin(PluginSuite):

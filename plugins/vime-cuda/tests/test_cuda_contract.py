@@ -48,7 +48,7 @@ def test_options_that_are_refused_are_megatrons() -> None:
 
 def test_the_plain_modules_answer_what_megatron_asks_of_transformer_engines() -> None:
     """The two providers of layer modules have the same methods, so either can stand where Megatron looks."""
-    from vime_core.devices.cpu.spec import TorchSpecProvider
+    from vime_core.training.models.spec import TorchSpecProvider
 
     asked = {
         name.rpartition(".")[2]

@@ -8,7 +8,7 @@ from vime_cuda.environment import Situation, variables
 from vime_cuda.process import narrow, started
 from vime_cuda.visible import index_of, parse, partitions, seen
 
-from vime_core.errors import ConfigError
+from vime_core.api.errors import ConfigError
 
 ROLES = ("driver", "rollout", "trainer", "engine")
 NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

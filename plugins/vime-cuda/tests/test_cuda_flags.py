@@ -10,7 +10,7 @@ from vime_cuda.config import CudaOptions
 from vime_cuda.flags import violations
 
 from vime_core import Config
-from vime_core.errors import ConfigError
+from vime_core.api.errors import ConfigError
 
 PLAIN = CudaOptions(trainer="plain")
 

@@ -60,7 +60,7 @@ def resolved(tmp_path: Path):
 
 
 def all_violations(config, model: dict) -> list[str]:
-    from vime_core.trainer.bridge import supported_model_types
+    from vime_core.training.models.bridge import supported_model_types
 
     facts = Facts(
         model=model,

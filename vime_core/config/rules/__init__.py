@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from vime_core.api.errors import ConfigError
 from vime_core.config.facts import Facts, read_model
 from vime_core.config.rules import (
     batches,
     colocation,
-    companions,
     inputs,
     layout,
     learning,
     needs,
+    reference_models,
     required,
     routing,
     terms,
 )
 from vime_core.config.sections import Config
-from vime_core.errors import ConfigError
 
 Rule = Callable[[Config, Facts], str | Iterable[str] | None]
 
 RULES: tuple[Rule, ...] = (
     *required.RULES,
     *inputs.RULES,
-    *companions.RULES,
+    *reference_models.RULES,
     *learning.RULES,
     *needs.RULES,
     *terms.RULES,

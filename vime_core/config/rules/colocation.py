@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vime_core.config.facts import Facts
-from vime_core.config.rules.said import given, said
+from vime_core.config.rules.option_text import given, said
 from vime_core.config.sections import Config
 
 _OPTIONS = ("offload_train", "offload_rollout", "rollout_sleep_level")

@@ -9,7 +9,7 @@ from pathlib import Path
 from vime_core.config.facts import Facts
 from vime_core.config.fill import placeholders
 from vime_core.config.nearest import did_you_mean
-from vime_core.config.rules.said import said, value_of
+from vime_core.config.rules.option_text import said, value_of
 from vime_core.config.sections import Config
 
 #: options that take ``file.py:function``

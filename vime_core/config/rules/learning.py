@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from vime_core.config.catalogue import as_flag
 from vime_core.config.facts import Facts
 from vime_core.config.nearest import did_you_mean
-from vime_core.config.rules.said import said
+from vime_core.config.rules.option_text import said
 from vime_core.config.sections import AlgorithmSection, Config
 
 AGGREGATIONS = ("sample_mean", "rollout_mean", "token_mean", "fixed_length", "prompt_mean")

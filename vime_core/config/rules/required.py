@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vime_core.api.errors import ConfigError
 from vime_core.config import expression
 from vime_core.config.catalogue import as_flag
 from vime_core.config.facts import Facts
-from vime_core.config.rules.said import said, value_of
+from vime_core.config.rules.option_text import said, value_of
 from vime_core.config.sections import Config
-from vime_core.errors import ConfigError
 
 AT_LEAST_ONE = (
     "actor_num_nodes",

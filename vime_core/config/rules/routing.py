@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vime_core.config.facts import Facts
-from vime_core.config.rules.said import said
+from vime_core.config.rules.option_text import said
 from vime_core.config.sections import Config
 
 

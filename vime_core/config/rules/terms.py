@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from vime_core.config.catalogue import as_flag
 from vime_core.config.facts import Facts
-from vime_core.config.rules.said import given, said, value_of
+from vime_core.config.rules.option_text import given, said, value_of
 from vime_core.config.sections import Config
 
 #: option -> the option without which nobody reads it

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vime_core.data.sample import Sample
-from vime_core.interfaces.reward import Unscored
+from vime_core.api.reward import Unscored
+from vime_core.api.sample import Sample
 
 
 def score(sample: Sample) -> float | Unscored:

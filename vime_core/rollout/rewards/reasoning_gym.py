@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vime_core.data.sample import Sample
-from vime_core.errors import RewardError
-from vime_core.interfaces.reward import Unscored
+from vime_core.api.errors import RewardError
+from vime_core.api.reward import Unscored
+from vime_core.api.sample import Sample
 
 
 class ReasoningGymReward:

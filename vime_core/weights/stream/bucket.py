@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vime_core.engine.manifest import TensorEntry, aligned
-from vime_core.errors import SyncError
+from vime_core.api.errors import SyncError
+from vime_core.weights.manifest import TensorEntry, aligned
 
 if TYPE_CHECKING:
     import torch

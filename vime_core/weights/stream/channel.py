@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from vime_core.errors import DeadlineError
+from vime_core.api.errors import DeadlineError
 
 if TYPE_CHECKING:
     import torch

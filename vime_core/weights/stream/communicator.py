@@ -12,7 +12,7 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.errors import SyncError, VimeError
+from vime_core.api.errors import SyncError, VimeError
 from vime_core.weights.stream.channel import Terms, within
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def rendezvous(terms: Terms, rank: int, library: str) -> tuple[str, int]:
 
     import torch.distributed as dist
 
-    from vime_core.engine.gloo_link import address_towards
-    from vime_core.engine.ports import free_port
+    from vime_core.runtime.ports import free_port
+    from vime_core.weights.gloo_link import address_towards
 
     host, port = terms["host"], terms["port"]
     limit = datetime.timedelta(seconds=terms["timeout"])

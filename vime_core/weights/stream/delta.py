@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_core.engine.manifest import aligned
-from vime_core.errors import SyncError
+from vime_core.api.errors import SyncError
+from vime_core.weights.manifest import aligned
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from vime_core.errors import SyncError
+from vime_core.api.errors import SyncError
 from vime_core.weights.stream.channel import Terms
 from vime_core.weights.stream.receiver import StreamReceiver
 from vime_core.weights.stream.sender import StreamPublisher
@@ -21,7 +21,7 @@ class GlooChannel:
     """One gloo group for the run."""
 
     def __init__(self, terms: Terms, rank: int) -> None:
-        from vime_core.engine.gloo_link import GlooLink
+        from vime_core.weights.gloo_link import GlooLink
 
         self.alive = True
         self._link: GlooLink | None = GlooLink(terms, rank)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_core.engine.manifest import Manifest
-from vime_core.errors import SyncError
+from vime_core.api.errors import SyncError
+from vime_core.weights.manifest import Manifest
 from vime_core.weights.stream import delta, wire
 from vime_core.weights.stream.bucket import Bucket, entries_of
 from vime_core.weights.stream.channel import Channel, Connect, Terms

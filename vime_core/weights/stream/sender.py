@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from vime_core.engine.manifest import Manifest, TensorEntry
-from vime_core.errors import SyncError
+from vime_core.api.errors import SyncError
+from vime_core.weights.manifest import Manifest, TensorEntry
 from vime_core.weights.stream import delta, wire
 from vime_core.weights.stream.bucket import Bucket, Packer
 from vime_core.weights.stream.channel import Channel, Connect, Terms

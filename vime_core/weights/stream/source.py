@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vime_core.engine.manifest import Manifest, TensorEntry
+from vime_core.weights.manifest import Manifest, TensorEntry
 from vime_core.weights.stream.bucket import Bucket
 from vime_core.weights.stream.checksum import Digest
 

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.errors import Interrupted, SyncError, VimeError
-from vime_core.interfaces.weight_sync import EngineProof
+from vime_core.api.errors import Interrupted, SyncError, VimeError
+from vime_core.api.weight_sync import EngineProof
 from vime_core.weights.transaction import TransactionalSync
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
-    from vime_core.engine.gloo_link import MeetingPoint
-    from vime_core.engine.manifest import Manifest
+    from vime_core.weights.gloo_link import MeetingPoint
+    from vime_core.weights.manifest import Manifest
 
 
 class StreamSync(TransactionalSync):
@@ -38,7 +38,7 @@ class StreamSync(TransactionalSync):
     def deliver(
         self, trainer: Any, engines: Any, version: int, phases: dict[str, float]
     ) -> tuple[Manifest, list[EngineProof]]:
-        from vime_core.engine.manifest import Manifest
+        from vime_core.weights.manifest import Manifest
 
         terms = self._terms(engines)
         base, self._committed = self._committed, None
@@ -73,8 +73,8 @@ class StreamSync(TransactionalSync):
             self._point = None
 
     def _terms(self, engines: Any) -> Mapping[str, Any]:
-        from vime_core.engine.gloo_link import MeetingPoint
-        from vime_core.engine.ports import reachable_host
+        from vime_core.runtime.ports import reachable_host
+        from vime_core.weights.gloo_link import MeetingPoint
 
         if self._point is None:
             self._point = MeetingPoint(reachable_host())

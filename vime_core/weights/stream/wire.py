@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.engine.manifest import aligned
-from vime_core.errors import SyncError
+from vime_core.api.errors import SyncError
+from vime_core.weights.manifest import aligned
 from vime_core.weights.stream.channel import Channel
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import json
 import emulated
 import pytest
 
-from vime_core.engine.gloo_link import MeetingPoint
+from vime_core.weights.gloo_link import MeetingPoint
 
 GROUP = """
 import torch.distributed as dist
@@ -41,8 +41,8 @@ from vime_ascend.sync.hccl import HcclChannel
 from vime_ascend.sync.ipc import receiving, sending
 from vime_core.weights.stream.receiver import StreamReceiver
 from vime_core.weights.stream.sender import StreamPublisher
-from vime_core.engine.manifest import Manifest
-from vime_core.errors import SyncError
+from vime_core.weights.manifest import Manifest
+from vime_core.api.errors import SyncError
 
 terms, kind = json.loads(os.environ["TERMS"]), os.environ["KIND"]
 here, there = (HcclChannel, HcclChannel) if kind == "hccl" else (sending, receiving)

@@ -6,9 +6,9 @@ import emulated
 import pytest
 import torch
 from vime_ascend.backend import AscendBackend
+from vime_testing import DeviceSuite
 
-from vime_core.testing import DeviceSuite
-from vime_core.trainer.offload import Offload
+from vime_core.training.offload import Offload
 from vime_core.weights.stream import delta
 from vime_core.weights.stream.bucket import Packer
 from vime_core.weights.stream.checksum import sums

@@ -15,13 +15,13 @@ from tests.support.models import build_model
 STEPS = """
 import sys
 from tests.support.train_ranks import make_batch, make_config
-from vime_core.plugins import Plugins
-from vime_core.trainer.worker import TrainerWorker
+from vime_core.plugin.plugins import Plugins
+from vime_core.training.worker import TrainerWorker
 
 if os.environ["DEVICE"] == "npu":
     from vime_ascend.backend import AscendBackend as Device
 else:
-    from vime_core.devices.cpu.backend import CpuBackend as Device
+    from vime_core.devices.cpu import CpuBackend as Device
 config = make_config(json.loads(os.environ["SECTIONS"]), world)
 worker = TrainerWorker(config, Plugins.load(autoload=False), Device().bind(config), rank)
 worker.setup("127.0.0.1", int(os.environ["MASTER_PORT"]), os.environ["MODEL"], None, 100)

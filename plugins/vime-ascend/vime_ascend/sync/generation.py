@@ -14,8 +14,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from vime_core.doctor.packages import installed_version
-from vime_core.errors import ConfigError
+from vime_cli.doctor.packages import installed_version
+
+from vime_core.api.errors import ConfigError
 
 
 @dataclass(frozen=True)

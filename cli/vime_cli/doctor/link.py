@@ -1,0 +1,72 @@
+"""The link: two processes of this machine, the device's collective between them, and one sum that has to come out."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+
+from vime_cli.doctor.child import Child, Ended, run
+from vime_cli.doctor.packages import installed_version
+from vime_cli.doctor.scene import Scene
+from vime_core.api.device import Finding
+from vime_core.runtime.addresses import free_address
+
+#: seconds for both to import torch, meet and sum; within them, seconds for the meeting itself
+DEADLINE, MEETING = 120.0, 30.0
+
+
+def look(scene: Scene, deadline: float = DEADLINE) -> Iterator[Finding]:
+    """Where it does not come out: which rank waited for what, and what it said."""
+    backend = scene.usable()
+    if backend is None or installed_version("torch") is None:
+        lacking = "torch is not installed" if backend else "there is no device"
+        yield Finding("collective", True, f"not tried: {lacking}", warns=True)
+        return
+    environ = {**scene.environ, **backend().environment("trainer")}
+    counted = run(["-m", "vime_cli.doctor.device_child", "count", scene.order()], environ, deadline)
+    if counted.problem:
+        yield Finding("collective", False, f"devices cannot be counted: {counted.problem}", "mend the device first")
+        return
+    world = max(1, min(2, counted.answer()))
+    what = f"{backend.collective} between {world} processes" if world > 1 else f"{backend.collective}, one device"
+    faults = _try(scene, environ, world, deadline)
+    if faults:
+        yield Finding("collective", False, f"{what}: {'; '.join(faults)}", _fix(backend.collective, environ))
+    else:
+        yield Finding("collective", True, f"{what}: an all-reduce gave the right sum")
+
+
+def _try(scene: Scene, environ: Mapping[str, str], world: int, deadline: float) -> list[str]:
+    """A line for each rank that did not end well."""
+    host, port = free_address(1)
+    end = time.monotonic() + deadline
+    meeting = {"world": world, "address": f"tcp://{host}:{port}", "timeout": min(MEETING, deadline)}
+    ranks = [
+        Child(["-m", "vime_cli.doctor.link_child", scene.order(rank=rank, **meeting)], environ) for rank in range(world)
+    ]
+    try:
+        ends = [rank.wait(max(0.1, end - time.monotonic())) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [f"rank {rank} {_phase(one)}: {one.problem}" for rank, one in enumerate(ends) if one.problem]
+
+
+def _phase(ended: Ended) -> str:
+    """What a rank was at: it says so before it begins."""
+    lines = ended.out.splitlines()
+    return f"while it {lines[-1]}" if lines else "before it began"
+
+
+def _fix(collective: str, environ: Mapping[str, str]) -> str:
+    variable = f"{collective.upper()}_SOCKET_IFNAME"
+    here = [name for _, name in socket.if_nameindex()]
+    named = [name.strip("^= ") for name in environ.get(variable, "").split(",") if name.strip("^= ")]
+    if any(not any(one.startswith(name) for one in here) for name in named):
+        return f"unset {variable}, or name an interface of this machine: {', '.join(here)}"
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return f"the host name does not resolve: add '127.0.0.1 {socket.gethostname()}' to /etc/hosts"
+    return f"processes must reach one another by TCP: look at firewall and container network, or set {variable}"

@@ -1,0 +1,59 @@
+"""An algorithm's card as text: what ``vime algorithms info`` prints and ``docs/algorithms.md`` holds."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vime_core.api.algorithm import Algorithm
+
+#: what has to be there for a need, in words
+NEEDS = {
+    "old_logp": "log-probs of the policy before the step",
+    "rollout_logp": "the sampler's log-probs",
+    "ref_logp": "a reference model (--ref-load)",
+    "teacher_logp": "a teacher (--opd-type)",
+    "values": "a critic",
+    "token_reward": "a reward at each token",
+    "reward": "a reward",
+    "entropy": "the policy's entropy",
+}
+
+
+@dataclass(frozen=True)
+class Described:
+    """One algorithm in words, a list of (title, text)."""
+
+    name: str
+    plugin: str
+    summary: str
+    rows: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, plugin: str, summary: str, algorithm: type[Algorithm]) -> Described:
+        """From the class; an algorithm without a card shows what its declarations say."""
+        return cls(
+            name, plugin, summary, tuple(_rows(algorithm)), tuple(algorithm.card.notes if algorithm.card else ())
+        )
+
+
+def _rows(algorithm: type[Algorithm]) -> Iterator[tuple[str, str]]:
+    card = algorithm.card
+    if card is not None:
+        yield "name", card.title
+        yield "source", card.source
+        yield "advantage", card.advantage
+        yield "loss of a token", card.loss
+    elif algorithm.__doc__:
+        yield "about", inspect.cleandoc(algorithm.__doc__).splitlines()[0]
+    yield "needs", ", ".join(NEEDS.get(need, need) for need in sorted(algorithm.needs)) or "nothing"
+    yield "samples a prompt", "2 or more: they are compared" if algorithm.group_based else "any number"
+    yield "aggregation", f"{algorithm.aggregate} (--aggregation for another)"
+    yield "options", ", ".join(f"{key} = {_value(value)}" for key, value in algorithm.defaults.items()) or "none"
+
+
+def _value(value: Any) -> str:
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

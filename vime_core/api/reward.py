@@ -1,0 +1,43 @@
+"""Rewards: one value a sample, or a reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from vime_core.api.sample import Sample
+
+
+@dataclass(frozen=True)
+class Score:
+    """A reward. ``value`` must be finite; ``parts`` are logged by name."""
+
+    value: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unscored:
+    """The sample could not be judged. Its group is dropped and counted; it is never trained on as a zero."""
+
+    reason: str
+
+
+Verdict = Score | Unscored
+
+
+class Reward(Protocol):
+    """``score(sample) -> float | Score | Unscored``, sync or async. A plain function is enough."""
+
+    def __call__(self, sample: Sample) -> float | Verdict | Awaitable[float | Verdict]: ...
+
+
+@runtime_checkable
+class GroupReward(Protocol):
+    """Declares that it judges a whole group at once (never guessed from context)."""
+
+    def score_group(
+        self, samples: Sequence[Sample]
+    ) -> Sequence[float | Verdict] | Awaitable[Sequence[float | Verdict]]: ...

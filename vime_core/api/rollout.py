@@ -1,0 +1,124 @@
+"""Generation: from a pending sample to a finished one."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from vime_core.api.sample import Sample
+
+
+@dataclass(frozen=True)
+class TopLogprobs:
+    """The tokens that a sampler found likeliest at each of L places: ``ids`` [L, k] int32, all different at a place,
+    and their natural-log probabilities ``logprobs`` [L, k] float32."""
+
+    ids: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.ids.shape != self.logprobs.shape or self.ids.ndim != 2:
+            raise ValueError(f"ids {list(self.ids.shape)} and log-probs {list(self.logprobs.shape)} must be [L, k]")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, part: slice) -> TopLogprobs:
+        return TopLogprobs(self.ids[part], self.logprobs[part])
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to sample. ``top_k = -1`` and ``top_p = 1.0`` keep the whole vocabulary; ``temperature = 0`` is greedy.
+    ``top_logprobs`` likeliest tokens are asked for at every place, beside the sampled one."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+    skip_special_tokens: bool = True
+    top_logprobs: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """One prompt to be continued ``n`` times. ``tokens`` are the ids as they are; nothing is tokenised again.
+
+    ``session`` names the conversation for routers that keep one on one engine. ``ids`` hold one request id a
+    continuation (len == n), unique in the run.
+    """
+
+    ids: tuple[str, ...]
+    tokens: Sequence[int]
+    params: SamplingParams
+    session: str = ""
+    seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class GenerateReply:
+    """One continuation.
+
+    Attributes:
+        id: the request id.
+        tokens: sampled token ids, [L].
+        logprobs: natural-log probability of each sampled token as it was sampled (after temperature), [L].
+        versions: weight version under which each token was sampled, [L].
+        finish: "stop", "length" or "abort".
+        cached_tokens: prompt tokens served from the prefix cache.
+        routing: experts that each token of prompt and response but the last was sent to, [prompt + L - 1, layers,
+            topk]; None from an engine that was not asked for them.
+        top: the likeliest tokens at each of the L places; None where none were asked for.
+    """
+
+    id: str
+    tokens: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish: str
+    cached_tokens: int = 0
+    routing: npt.NDArray[np.integer] | None = field(default=None, compare=False)
+    top: TopLogprobs | None = field(default=None, compare=False)
+
+
+class GenerationClient(Protocol):
+    """Token in, token out. The direct and the HTTP transport both are this."""
+
+    async def generate(self, request: GenerateRequest) -> list[GenerateReply]:
+        """All continuations of the request, in the order of ``request.ids``.
+
+        Raises:
+            EngineError: no reply, or one without token ids, log-probs or weight versions.
+        """
+
+    async def abort(self) -> None:
+        """Abort all running requests; each still returns the tokens it has, with ``finish == "abort"``."""
+
+    async def close(self) -> None: ...
+
+
+class RolloutGenerator(abc.ABC):
+    """Turns a pending sample into a finished one (or several). May hold turns, tools, environments."""
+
+    #: responses come with the data: no engine is asked and no reward is computed
+    supervised: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    async def generate(
+        self, samples: Sequence[Sample], client: GenerationClient, params: SamplingParams
+    ) -> list[Sample]:
+        """Finish the samples of one group (they share a prompt). Returns the finished samples, all with tokens and
+        log-probs; a sample may fan out into several with the same ``rollout`` id."""

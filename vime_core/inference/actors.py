@@ -1,0 +1,51 @@
+"""The Ray actors. Shells only: first the run's plugins, before anything heavy is imported, then the engine's body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vime_core.inference.spec import EngineSpec
+
+
+def enter(lock: Sequence[Mapping[str, Any]]) -> None:
+    """Exactly the driver's plugins, and their process hooks."""
+    from vime_core.plugin.plugins import Plugins
+
+    Plugins.from_lock(lock).process_started("engine")
+
+
+def direct_actor() -> type:
+    """An actor class that holds vLLM in its own process."""
+    from vime_core.inference.direct import DirectEngine
+
+    class DirectActor(DirectEngine):
+        def __init__(self, lock: Sequence[Mapping[str, Any]], spec: EngineSpec, log: Path) -> None:
+            from vime_core.runtime.logs import redirect_output
+
+            redirect_output(log)
+            enter(lock)
+            super().__init__(spec, log)
+
+    return DirectActor
+
+
+def server_actor() -> type:
+    """An actor class that runs a vLLM server beside it."""
+    from vime_core.inference.server import ServerEngine
+
+    class ServerActor(ServerEngine):
+        def __init__(self, lock: Sequence[Mapping[str, Any]], spec: EngineSpec, log: Path, timeout: float) -> None:
+            enter(lock)
+            super().__init__(spec, log, timeout)
+
+    return ServerActor
+
+
+def external_actor() -> type:
+    """An actor class that speaks to a server which somebody else started."""
+    from vime_core.inference.control import ServerControl
+
+    return ServerControl

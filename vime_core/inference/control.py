@@ -1,0 +1,142 @@
+"""A vLLM server's control routes. Always asked of the server itself: through a router a control call reaches one engine
+of many."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vime_core.api.errors import EngineError
+from vime_core.inference.sleep_mode import SleepingEngine, Tag
+from vime_core.inference.vllm.outputs import prompt_scores
+from vime_core.weights.receivers import RECEIVER, RECEIVER_VARIABLE
+
+if TYPE_CHECKING:
+    import aiohttp
+
+#: what a server has to be started with that vime did not start itself
+NEEDED = (
+    f"{RECEIVER_VARIABLE}={RECEIVER} VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out "
+    "--logprobs-mode processed_logprobs --worker-extension-cls vime_core.inference.vllm.extension.VimeWorkerExtension\n"
+    "(vLLM before 0.32: --middleware vime_core.inference.vllm.older_routes.OlderRoutes instead of --enable-scale-out)"
+)
+
+
+class ServerControl(SleepingEngine):
+    """Calls one server; the same methods as :class:`~vime_core.inference.direct.DirectEngine`'s control half.
+
+    Args:
+        name: for messages.
+        url: ``http://host:port``.
+        timeout: deadline of one call in seconds.
+    """
+
+    def __init__(self, name: str, url: str, timeout: float) -> None:
+        self.name, self.url, self.timeout = name, url, timeout
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self, timeout: float) -> dict[str, Any]:
+        """Check that the server can do what a run needs. Returns ``{"url": url, "workers": n, "pid": pid}``.
+
+        Raises:
+            EngineError: it cannot; the message says how to start it.
+        """
+        try:
+            await self.health()
+            await self.worker_call("vime_receipt")
+            size = (await self._json("GET", "/get_world_size"))["world_size"]
+        except EngineError as error:
+            raise EngineError(f"{error}\nstart it with: {NEEDED}") from error
+        await self.set_version(0)
+        return {"url": self.url, "workers": int(size), "pid": os.getpid()}
+
+    async def score(self, tokens: Sequence[int]) -> list[float]:
+        """Log-probs [len(tokens) - 1] of tokens[1:] given their prefixes, at temperature 1."""
+        sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
+        answer = await self._json(
+            "POST", "/inference/v1/generate", json={"token_ids": list(tokens), "sampling_params": sampling}
+        )
+        entries = answer.get("prompt_logprobs")
+        return prompt_scores(self.name, tokens, None if entries is None else [_typed(entry) for entry in entries])
+
+    async def abort(self, ids: Sequence[str] | None = None) -> int:
+        body = {} if ids is None else {"request_ids": [f"generate-tokens-{id}" for id in ids]}
+        return int((await self._json("POST", "/abort_requests", json=body))["aborted"])
+
+    async def weight_version(self) -> int:
+        return int((await self._json("GET", "/weight_info"))["weight_version"])
+
+    async def health(self) -> None:
+        await self._call("GET", "/health")
+
+    async def shutdown(self, timeout: float = 10.0) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # what an update is made of ---------------------------------------------------------------------------------
+    async def is_paused(self) -> bool:
+        return bool((await self._json("GET", "/is_paused"))["is_paused"])
+
+    async def pause(self) -> None:
+        await self._call("POST", "/pause", params={"mode": "keep"})
+
+    async def resume(self) -> None:
+        await self._call("POST", "/resume")
+
+    async def worker_call(self, method: str, *arguments: str) -> list[str]:
+        answer = await self._json("POST", "/collective_rpc", json={"method": method, "args": list(arguments)})
+        return answer["results"]
+
+    async def set_version(self, version: int) -> None:
+        await self._call("POST", "/update_weight_version", json={"new_version": str(version)})
+
+    async def drop_caches(self) -> None:
+        answer = await self._json("POST", "/reset_prefix_cache", params={"reset_running_requests": "true"})
+        if not answer["success"]:
+            raise EngineError(f"{self.name} did not drop the keys and values of the old weights")
+
+    # sleep, of servers that vime started -----------------------------------------------------------------------
+    async def in_flight(self) -> int:
+        return int((await self._json("GET", "/load"))["server_load"])
+
+    async def fall_asleep(self, level: int) -> None:
+        await self._call("POST", "/sleep", params={"level": str(level)})
+
+    async def wake_part(self, tags: Sequence[Tag]) -> bool:
+        answer = await self._json("POST", "/wake_up", params=[("tags", tag) for tag in tags])
+        return answer["status"] == "awake"
+
+    # transport -------------------------------------------------------------------------------------------------
+    async def _json(self, method: str, path: str, **more: Any) -> Any:
+        return json.loads(await self._call(method, path, **more))
+
+    async def _call(self, method: str, path: str, **more: Any) -> str:
+        import aiohttp
+
+        if self._session is None:
+            limit = aiohttp.ClientTimeout(total=self.timeout)
+            # a fresh connection a call: there are few, and servers close idle ones after seconds
+            connector = aiohttp.TCPConnector(force_close=True)
+            self._session = aiohttp.ClientSession(self.url, timeout=limit, connector=connector)
+        try:
+            async with self._session.request(method, path, **more) as response:
+                text = await response.text()
+                if response.status != 200:
+                    raise EngineError(f"{self.name} ({self.url}): {path} gave {response.status}: {text[:2000]}")
+                return text
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise EngineError(f"{self.name} ({self.url}): {path}: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Logprob:
+    logprob: float
+
+
+def _typed(entry: Mapping[str, Any] | None) -> dict[int, _Logprob] | None:
+    """JSON has text for keys; vLLM's own objects have token ids."""
+    return None if entry is None else {int(token): _Logprob(value["logprob"]) for token, value in entry.items()}

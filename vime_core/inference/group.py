@@ -1,0 +1,201 @@
+"""The driver's handle on all engines."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vime_core.api.errors import EngineError, SyncError
+from vime_core.api.weight_sync import EngineProof
+from vime_core.inference.client import ClientSpec
+from vime_core.inference.launch import Launch
+from vime_core.inference.spec import canary_tokens
+from vime_core.runtime.calls import Check, gather, never, settle
+
+if TYPE_CHECKING:
+    from vime_core.api.device import DeviceBackend
+    from vime_core.config.sections import Config
+    from vime_core.inference.node_placement import Place
+    from vime_core.inference.router import Router
+    from vime_core.inference.sleep_mode import Tag
+    from vime_core.inference.update import Applied
+    from vime_core.weights.manifest import Manifest
+
+#: deadline of a small control call, seconds
+_CALL = 60.0
+
+
+class EngineGroup:
+    """All engines of a run and the router in front of them. Made by :meth:`start`; ended by :meth:`shutdown`.
+
+    Attributes:
+        client_spec: give it to the rollout process; ``client_spec.connect()`` makes the client there.
+        canary: token ids of the fixed prompt that proves a sync.
+        workers: vLLM worker processes of each engine; each of them is one rank of a collective weight transfer.
+        pids: process ids of the engines' actors, each on its node.
+        seconds: of the last :meth:`apply`, by phase; the slowest engine's.
+        check: called during every wait but those of going back and ending; may raise to give it up.
+        before_score: called before the engines are asked for log-probs, so that engines whose weights alone are awake,
+            for a sync, can be woken for its canary.
+    """
+
+    def __init__(
+        self, names: Sequence[str], actors: Sequence[Any], started: Sequence[Mapping[str, Any]], config: Config
+    ) -> None:
+        self.names, self.actors, self.config = list(names), list(actors), config
+        self.urls = [str(info["url"]) for info in started]
+        self.workers = [int(info["workers"]) for info in started]
+        self.pids = [int(info["pid"]) for info in started]
+        self.router: Router | None = None
+        self.client_spec = ClientSpec("none")
+        self.canary: list[int] = []
+        self.seconds: dict[str, float] = {}
+        self.check: Check = never
+        self.before_score: Check = never
+
+    @classmethod
+    def start(
+        cls,
+        config: Config,
+        device: DeviceBackend,
+        hf_folder: str,
+        plugins: Any,
+        log_dir: Path,
+        check: Check = never,
+        places: Sequence[Place] = (),
+    ) -> EngineGroup:
+        """Start the engines side by side, then the router if there is one. Ray must be up.
+
+        Args:
+            plugins: the run's loaded plugins (``lock()`` and ``worker_environment(role, config)`` are used).
+            log_dir: folder for one log an engine and one of the router.
+            check: called while waiting; raises when the user asked to stop.
+            places: of the trainer ranks whose devices the engines share; none: devices of their own.
+
+        Raises:
+            EngineError: one did not come up; the message ends with the last lines of its log. Nothing keeps running.
+        """
+        canary = canary_tokens(hf_folder, config.rollout.rollout_max_context_len)
+        launch = Launch(config, device, hf_folder, plugins, log_dir, f"vime-{uuid.uuid4().hex[:8]}", places)
+        names, actors = launch.create()
+        deadline = config.cluster.start_timeout_secs
+        refs = [actor.start.remote(deadline) for actor in actors]
+        group = cls(names, actors, [], config)
+        try:
+            started = gather(names, refs, deadline + 10.0, "start", check)
+            group = cls(names, actors, started, config)
+            group.check = check
+            group.router = launch.router(group.urls)
+        except BaseException:
+            group.shutdown()
+            raise
+        group.canary, group.client_spec = canary, launch.client_spec(group.urls, group.router)
+        return group
+
+    # generation control --------------------------------------------------------------------------------------
+    def pause_all(self) -> None:
+        """No engine takes a step until :meth:`resume_all`; running requests are kept."""
+        self._all("pause")
+
+    def resume_all(self) -> None:
+        self._all("resume")
+
+    def abort(self) -> None:
+        """Abort what runs on every engine; each request returns the tokens it has."""
+        self._all("abort")
+
+    def score(self, tokens: Sequence[int]) -> list[list[float]]:
+        """Per engine the log-probs of tokens[1:] given their prefixes, at temperature 1."""
+        self.before_score()
+        return self._all("score", list(tokens))
+
+    def versions(self) -> list[int]:
+        """Weight version that each engine serves."""
+        return self._all("weight_version")
+
+    def health(self) -> None:
+        """Raises EngineError naming what does not answer."""
+        if self.router is not None:
+            self.router.require_alive()
+        self._all("health")
+
+    # memory --------------------------------------------------------------------------------------------------
+    def sleep(self, level: int) -> None:
+        """All engines give their device memory up; what came after the last answer waits until they are awake.
+
+        Args:
+            level: 1 keeps the weights in host memory, 2 drops them: then the next sync has to bring others.
+
+        Raises:
+            EngineError: naming the engine that has requests in flight, or that did not sleep in time.
+        """
+        self._all("sleep", level, deadline=self._moving)
+
+    def wake(self, *tags: Tag) -> None:
+        """They take it again: "weights" first, which is enough for a sync, then "kv_cache".
+
+        Raises:
+            EngineError: naming the engine that could not.
+        """
+        self._all("wake", tags, deadline=self._moving)
+
+    @property
+    def _moving(self) -> float:
+        """As many bytes as a sync, so with its deadline."""
+        return self.config.sync.vllm_weight_transfer_timeout_sec
+
+    # weights -------------------------------------------------------------------------------------------------
+    def apply(self, manifest: Manifest) -> list[EngineProof]:
+        """Every engine checks and loads the manifest's weights, held while it does.
+
+        Raises:
+            SyncError: some engine did not load; all of them are back at the version they had.
+        """
+        former = self.versions()
+        wire, deadline = manifest.to_wire(), self.config.sync.vllm_weight_transfer_timeout_sec
+        offsets = [1 + sum(self.workers[:index]) for index in range(len(self.workers))]
+        refs = [actor.apply.remote(wire, offset) for actor, offset in zip(self.actors, offsets)]
+        results = settle(self.names, refs, deadline, f"update to version {manifest.version}", self.check)
+        faults = [str(result) for result in results if isinstance(result, Exception)]
+        if faults:
+            self._back(manifest.version, former, faults)
+            raise SyncError(f"weights version {manifest.version} not committed: {'; '.join(faults)}")
+        applied: list[Applied] = results
+        self.seconds = {key: max(a.seconds[key] for a in applied) for key in applied[0].seconds}
+        return [EngineProof(a.engine, a.version, a.digest, a.names) for a in applied]
+
+    def rollback(self, version: int, former: Sequence[int]) -> None:
+        """Engines that loaded ``version`` go back to what they had; ``former`` are the versions of then.
+
+        Raises:
+            EngineError: one could not; it has ended itself.
+        """
+        refs = [actor.rollback.remote(version, before) for actor, before in zip(self.actors, former)]
+        gather(self.names, refs, self.config.sync.vllm_weight_transfer_timeout_sec, f"rollback of version {version}")
+
+    def _back(self, version: int, former: Sequence[int], faults: list[str]) -> None:
+        try:
+            self.rollback(version, former)
+        except EngineError as error:
+            faults.append(f"and going back failed: {error}")
+
+    # the end -------------------------------------------------------------------------------------------------
+    def shutdown(self, deadline: float = 20.0) -> None:
+        """End all processes, router first. Idempotent."""
+        import ray
+
+        if self.router is not None:
+            self.router.stop()
+            self.router = None
+        actors, self.actors = self.actors, []
+        if not ray.is_initialized():
+            return
+        settle(self.names, [actor.shutdown.remote() for actor in actors], deadline, "shutdown")
+        for actor in actors:
+            ray.kill(actor, no_restart=True)
+
+    def _all(self, method: str, *arguments: Any, deadline: float = _CALL) -> list[Any]:
+        refs = [getattr(actor, method).remote(*arguments) for actor in self.actors]
+        return gather(self.names, refs, deadline, method, self.check)

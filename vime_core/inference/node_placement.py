@@ -1,0 +1,70 @@
+"""Where a trainer rank lives, so that an engine can be put on the devices of some ranks.
+
+Ray cannot lend one device twice in whole numbers, and an engine of several devices cannot ask for half of each. So an
+engine that shares asks for none: it goes to the node of its ranks, and is told their devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vime_core.api.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vime_core.api.device import DeviceBackend
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node by Ray's id, and the ids of devices on it, as the node's own list names them; none where Ray has none
+    (a process slot of the CPU)."""
+
+    node: str
+    devices: tuple[str, ...] = ()
+
+    @classmethod
+    def here(cls) -> Place:
+        """Of this actor."""
+        import ray
+
+        context = ray.get_runtime_context()
+        ids = [one for kind in context.get_accelerator_ids().values() for one in kind]
+        return cls(context.get_node_id(), tuple(ids))
+
+    def options(self, device: DeviceBackend) -> dict[str, Any]:
+        """Ray actor options: on this node, and nothing reserved there."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return {
+            **device.ray_options(0),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(self.node, soft=False),
+        }
+
+    def environment(self, device: DeviceBackend) -> Mapping[str, str]:
+        """The devices, by number: as text, "10" would stand before "2". Ray must not empty the list because it reserved
+        nothing."""
+        if not self.devices or device.visible_devices_variable is None:
+            return {}
+        ordered = sorted(self.devices, key=lambda one: (len(one), one))
+        return {
+            device.visible_devices_variable: ",".join(ordered),
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        }
+
+
+def shared_place(ranks: Sequence[Place], index: int, size: int) -> Place:
+    """That of engine ``index``, ``size`` devices wide: engines take the trainer ranks in order.
+
+    Raises:
+        ConfigError: its ranks are on several nodes, and an engine has one.
+    """
+    mine = ranks[index * size : (index + 1) * size]
+    if len({place.node for place in mine}) != 1:
+        raise ConfigError(
+            f"--colocate: engine {index} would take the devices of trainer ranks {index * size} to "
+            f"{(index + 1) * size - 1}, which are not on one node; --rollout-num-gpus-per-engine must divide "
+            "--actor-num-gpus-per-node"
+        )
+    return Place(mine[0].node, tuple(one for place in mine for one in place.devices))

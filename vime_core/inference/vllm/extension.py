@@ -1,0 +1,72 @@
+"""Methods that our engines add to vLLM's worker class, callable by name through ``collective_rpc``, over HTTP too."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vime_core.inference.vllm.weight_loader import WeightReceiver
+
+
+class VimeWorkerExtension:
+    """Mixed into the worker (``worker_extension_cls``). Arguments and answers are text, as a server passes them on.
+
+    An update goes through these methods and not through vLLM's own weight-transfer interface, which has had three forms
+    in half a year and calls the model's loader before anything could be checked.
+    """
+
+    vllm_config: Any
+    device: Any
+    get_model: Callable[[], Any]
+
+    def vime_receipt(self) -> str:
+        """JSON of this worker's last :class:`~vime_core.weights.outcome.Outcome`."""
+        return json.dumps(dataclasses.asdict(self.vime_receiver().outcome))
+
+    def vime_update(self, manifest: str, rank_offset: str) -> str:
+        """Take the weights of ``manifest`` (JSON of ``Manifest.to_wire``); JSON of the outcome."""
+        from vllm.config import set_current_vllm_config
+
+        with set_current_vllm_config(self.vllm_config):
+            self.vime_receiver().receive(json.loads(manifest), int(rank_offset))
+        return self.vime_receipt()
+
+    def vime_rollback(self, version: str) -> str:
+        """Take ``version`` back; JSON of the outcome."""
+        from vllm.config import set_current_vllm_config
+
+        with set_current_vllm_config(self.vllm_config):
+            self.vime_receiver().rollback(int(version))
+        return self.vime_receipt()
+
+    def vime_receiver(self) -> WeightReceiver:
+        """This worker's, made at the first call: vLLM leaves a mixed-in class no constructor."""
+        from vime_core.inference.vllm.weight_loader import WeightReceiver
+        from vime_core.weights.receivers import chosen_receiver
+
+        made: WeightReceiver | None = self.__dict__.get("_vime_receiver")
+        if made is None:
+            config = self.vllm_config
+            made = WeightReceiver(
+                self.get_model(), config.model_config, config.parallel_config, self.device, chosen_receiver()
+            )
+            self.__dict__["_vime_receiver"] = made
+        return made
+
+    def vime_divide_logits(self, temperature: str) -> str:
+        """From here on the model's logits are divided by ``temperature``: those of prompts too, which vLLM's own
+        sampling temperature does not reach.
+
+        Raises:
+            RuntimeError: the model has not exactly one layer that scales logits.
+        """
+        from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+        layers = [module for module in self.get_model().modules() if isinstance(module, LogitsProcessor)]
+        if len(layers) != 1:
+            raise RuntimeError(f"{type(self.get_model()).__name__} has {len(layers)} layers that scale logits, not one")
+        layers[0].scale /= float(temperature)
+        return f"{layers[0].scale}"

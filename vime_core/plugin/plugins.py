@@ -1,0 +1,321 @@
+"""The plugins of one process: loaded once, then frozen, with a typed method for every hook.
+
+``Plugins.load`` finds and loads them in the driver, ``Plugins.from_lock`` loads exactly the driver's in a worker. What
+registers is in the registries; what is announced goes through the methods below. Policy: a plugin that cannot be loaded
+is skipped with a warning unless it was asked for; an error in an environment, configure or choice hook ends the run; an
+observer's is logged once and counted, since a plotting plugin must not end a run of three days. ``strict`` raises in
+every case.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from vime_core import hookspecs
+from vime_core.api.errors import ConfigError, PluginError
+from vime_core.plugin import discovery, kinds, loading, lock, selection
+from vime_core.plugin.loading import Plan
+from vime_core.plugin.messages import BLAMABLE, one_line
+from vime_core.plugin.options import Options
+from vime_core.plugin.registry import Provider, Registry
+from vime_core.plugin.tracing import HookTrace, trace_on_stderr
+from vime_core.plugin.validation import Member, admit, hooks_of
+
+if TYPE_CHECKING:
+    from vime_core.algorithms.correction import CorrectionFunction
+    from vime_core.api.algorithm import Algorithm
+    from vime_core.api.device import DeviceBackend
+    from vime_core.api.environment import Environment
+    from vime_core.api.rollout import RolloutGenerator
+    from vime_core.api.weight_sync import Topology, WeightSync
+    from vime_core.config.sections import Config
+
+Warn = Callable[[str], None]
+
+
+def warn_on_stderr(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)
+
+
+def _blamed(member: Member, hook: str, error: BaseException) -> PluginError:
+    fix = f"run without it (--plugin no:{member.name}) or report it to its authors"
+    return PluginError(f"{member.owner}: {hook}: {one_line(error)}; {fix}")
+
+
+def _interface(target: str) -> kinds.Shape:
+    return kinds.subclass_of(f"vime_core.api.{target}")
+
+
+class Plugins:
+    """A frozen set of loaded plugins. Build it with ``load`` or ``from_lock``."""
+
+    def __init__(
+        self, plans: Sequence[Plan], *, strict: bool = False, warn: Warn = warn_on_stderr, trace: bool = False
+    ) -> None:
+        requested = [plan.owner.name for plan in plans if plan.requested]
+        self.devices: Registry[type[DeviceBackend]]
+        self.weight_syncs: Registry[type[WeightSync]]
+        self.algorithms: Registry[type[Algorithm]]
+        self.rollouts: Registry[type[RolloutGenerator]]
+        self.rewards: Registry[Any]
+        self.environments: Registry[type[Environment]]
+        self.filters: Registry[Callable[..., Any]]
+        self.corrections: Registry[CorrectionFunction]
+        self.commands: Registry[Callable[[list[str]], int]]
+        self.devices = Registry("device backend", _interface("device:DeviceBackend"), requested)
+        self.weight_syncs = Registry("weight sync", _interface("weight_sync:WeightSync"), requested)
+        self.algorithms = Registry("algorithm", _interface("algorithm:Algorithm"), requested)
+        self.rollouts = Registry("rollout", _interface("rollout:RolloutGenerator"), requested)
+        self.rewards = Registry("reward", kinds.is_reward, requested)
+        self.environments = Registry("environment", _interface("environment:Environment"), requested)
+        self.filters = Registry("filter", kinds.is_callable, requested)
+        self.corrections = Registry("correction", kinds.is_correction, requested)
+        self.commands = Registry("command", kinds.is_callable, requested)
+        self.options = Options()
+        #: (plugin, hook) -> times it failed, of the observation hooks
+        self.observer_failures: Counter[tuple[str, str]] = Counter()
+        self.trace = HookTrace(trace_on_stderr if trace else None)
+        self.strict = strict
+        self._warn = warn
+        self._requested = requested
+        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        self._members: list[Member] = []
+        for plan in plans:
+            self._take_in(plan)
+
+    @classmethod
+    def load(
+        cls,
+        specs: Sequence[str] = (),
+        *,
+        autoload: bool = True,
+        strict: bool = False,
+        environ: Mapping[str, str] | None = None,
+        warn: Warn = warn_on_stderr,
+        trace: bool = False,
+    ) -> Plugins:
+        """The core, the installed plugins and the requested ones.
+
+        Args:
+            specs: as given to ``--plugin``: NAME, distribution, pkg.mod[:obj], ./file.py or no:NAME.
+            autoload: load installed plugins that nobody asked for; VIME_DISABLE_PLUGIN_AUTOLOAD=1 switches it off too.
+            strict: any plugin that cannot be loaded, and any failing observer, is an error.
+            environ: where VIME_PLUGINS is read; by default the process environment.
+            warn: called with one line for each plugin that was skipped.
+            trace: print a line for each call of a hook.
+
+        Raises:
+            PluginError: a requested plugin cannot be used, or is not there.
+        """
+        environ = os.environ if environ is None else environ
+        requested, omitted = loading.split_specs(specs, environ)
+        autoload = autoload and not loading.autoload_disabled(environ)
+        plans = loading.make_plans(requested, omitted, discovery.installed(), autoload)
+        return cls([loading.core_plan(), *plans], strict=strict, warn=warn, trace=trace)
+
+    @classmethod
+    def from_lock(cls, records: Sequence[lock.Record], *, strict: bool = False) -> Plugins:
+        """Exactly the plugins of a lock, in its order, without discovery or environment.
+
+        Raises:
+            PluginError: one is missing on this host, has another version, or cannot be loaded.
+        """
+        return cls(lock.plans_of(records), strict=strict)
+
+    def lock(self) -> list[dict[str, Any]]:
+        """Plain records for ``from_lock`` and the run folder."""
+        return [lock.record(m.owner, m.spec, m.requested) for m in self._members]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Loaded plugins in order, the core first."""
+        return tuple(self._members)
+
+    def hooks_of(self, member: Member) -> list[str]:
+        """Names of the hooks that a loaded plugin implements."""
+        return hooks_of(member.plugin, self._manager)
+
+    def registries(self) -> dict[str, Registry[Any]]:
+        """Registration hook -> registry of its kind."""
+        return {
+            "vime_register_device_backends": self.devices,
+            "vime_register_weight_syncs": self.weight_syncs,
+            "vime_register_algorithms": self.algorithms,
+            "vime_register_rollouts": self.rollouts,
+            "vime_register_rewards": self.rewards,
+            "vime_register_environments": self.environments,
+            "vime_register_filters": self.filters,
+            "vime_register_corrections": self.corrections,
+            "vime_register_commands": self.commands,
+        }
+
+    # choice --------------------------------------------------------------------------------------------------
+    def choose_device(self, name: str | None = None) -> Provider[type[DeviceBackend]]:
+        """See ``vime_core.plugin.selection.choose_device``."""
+        return selection.choose_device(self.devices, self._requested, name, self._warn)
+
+    def choose_weight_sync(self, topology: Topology) -> str:
+        """Name of the weight sync that fits; ``weight_syncs.resolve`` takes it.
+
+        Raises:
+            PluginError: a plugin chose a name that nobody registered, or nobody chose.
+        """
+        for member, answer in self._ask("vime_choose_weight_sync", topology=topology):
+            if answer is None:
+                continue
+            own = f"{member.name}/{answer}"
+            name = own if own in self.weight_syncs.names() else answer
+            try:
+                return self.weight_syncs.get(name).qualified_name
+            except PluginError as error:
+                raise PluginError(f"{member.owner}: vime_choose_weight_sync: {error}") from error
+        raise PluginError(f"no plugin knows a weight sync for {topology}; say --weight-sync")
+
+    # environment ---------------------------------------------------------------------------------------------
+    def worker_environment(self, role: str, config: Config) -> dict[str, str]:
+        """Variables for a process of ``role``, of all plugins together.
+
+        Raises:
+            PluginError: two plugins want different values for one variable.
+        """
+        merged: dict[str, str] = {}
+        source: dict[str, Member] = {}
+        for member, variables in self._ask("vime_worker_environment", role=role, config=config):
+            for name, value in (variables or {}).items():
+                if merged.get(name, value) != value:
+                    raise PluginError(
+                        f"{source[name].owner} wants {name}={merged[name]} and {member.owner} wants {name}={value} for "
+                        f"{role} processes; leave one of them out with --plugin no:NAME"
+                    )
+                merged[name], source[name] = value, member
+        return merged
+
+    def process_started(self, role: str) -> None:
+        """Call first in every process, before torch is imported."""
+        for _ in self._ask("vime_process_started", role=role):
+            pass
+
+    def configure(self, config: Config) -> None:
+        """Let every plugin check the final configuration.
+
+        Raises:
+            ConfigError: the violations that all plugins found, together.
+        """
+        violations: list[str] = []
+        for member, call in self._implementations("vime_configure"):
+            try:
+                call(config=config)
+            except ConfigError as error:
+                violations += [f"{member.owner}: {line}" for line in error.violations]
+            except BLAMABLE as error:
+                raise _blamed(member, "vime_configure", error) from error
+        if violations:
+            raise ConfigError(violations)
+
+    # observation ---------------------------------------------------------------------------------------------
+    def run_started(self, run: Any) -> None:
+        self._observe("vime_run_started", run=run)
+
+    def step_finished(self, run: Any, step: int, metrics: Mapping[str, float]) -> None:
+        self._observe("vime_step_finished", run=run, step=step, metrics=metrics)
+
+    def weights_synced(self, run: Any, version: int, seconds: float) -> None:
+        self._observe("vime_weights_synced", run=run, version=version, seconds=seconds)
+
+    def checkpoint_saved(self, run: Any, path: Path) -> None:
+        self._observe("vime_checkpoint_saved", run=run, path=path)
+
+    def run_finished(self, run: Any, outcome: str) -> None:
+        self._observe("vime_run_finished", run=run, outcome=outcome)
+
+    def failures(self) -> list[str]:
+        """A line for each plugin and hook that failed as an observer, with how often; for the end of a run."""
+        owners = {member.name: member.owner for member in self._members}
+        return [
+            f"{owners[plugin]}: {hook} failed {times} time{'s' if times > 1 else ''}; the run went on without it"
+            for (plugin, hook), times in sorted(self.observer_failures.items())
+        ]
+
+    # how plugins are called ----------------------------------------------------------------------------------
+    def _take_in(self, plan: Plan) -> None:
+        """Admit and register one plugin, all of it or nothing."""
+        try:
+            member = admit(plan, self._manager)
+            try:
+                self._register(member)
+            except PluginError:
+                self._manager.unregister(member.plugin)
+                raise
+        except PluginError as error:
+            fix = "" if plan.needed else f"; --plugin no:{plan.owner.name} leaves it out"
+            if plan.requested or plan.needed or self.strict:
+                raise PluginError(f"{plan.owner}: {error}{fix}") from error
+            self._warn(f"{plan.owner} was skipped: {error}{fix}")
+            return
+        self._members.append(member)
+
+    def _register(self, member: Member) -> None:
+        collectors: dict[str, Any] = {**self.registries(), "vime_register_options": self.options}
+        parts = []
+        for hook in self.hooks_of(member):
+            if hook not in collectors:
+                continue
+            part = collectors[hook].scoped(member.owner)
+            argument = "options" if hook == "vime_register_options" else "registry"
+            try:
+                self._caller(hook, member.plugin)(**{argument: part})
+            except BLAMABLE as error:
+                raise PluginError(f"{hook}: {one_line(error)}") from error
+            parts.append((collectors[hook], part))
+        for whole, part in parts:
+            whole.absorb(part)
+
+    def _caller(self, hook: str, plugin: object) -> Callable[..., Any]:
+        """The hook of one plugin alone, through pluggy, which passes only the arguments it takes."""
+        others = [other for other in self._manager.get_plugins() if other is not plugin]
+        call = self._manager.subset_hook_caller(hook, others)
+        return self.trace.around(call, hook, self._manager.get_name(plugin) or "")
+
+    def _implementations(self, hook: str) -> Iterator[tuple[Member, Callable[..., Any]]]:
+        """In pluggy's order: the last loaded first, those marked ``trylast`` at the end."""
+        by_plugin = {id(member.plugin): member for member in self._members}
+        for implementation in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
+            member = by_plugin[id(implementation.plugin)]
+            yield member, self._caller(hook, member.plugin)
+
+    def _ask(self, hook: str, **arguments: Any) -> Iterator[tuple[Member, Any]]:
+        """Each plugin's answer (None where it has none). An error ends the run and names its plugin."""
+        for member, call in self._implementations(hook):
+            try:
+                answer = call(**arguments)
+            except BLAMABLE as error:
+                raise _blamed(member, hook, error) from error
+            if isinstance(answer, list):  # what a collecting hook returns; one plugin gives one answer or none
+                answer = answer[0] if answer else None
+            yield member, answer
+
+    def _observe(self, hook: str, **arguments: Any) -> None:
+        for member, call in self._implementations(hook):
+            try:
+                call(**arguments)
+            except BLAMABLE as error:
+                self._failed(member, hook, error)
+
+    def _failed(self, member: Member, hook: str, error: BaseException) -> None:
+        key = (member.name, hook)
+        self.observer_failures[key] += 1
+        line = f"{member.owner}: {hook}: {one_line(error)}"
+        if self.strict:
+            raise PluginError(line) from error
+        if self.observer_failures[key] == 1:
+            log = logging.getLogger("vime.plugins")
+            log.error("%s; the run goes on, further failures are only counted", line, exc_info=error)

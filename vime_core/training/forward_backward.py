@@ -1,0 +1,178 @@
+"""Passes over micro-batches through Megatron's own schedule: with gradient, or only for log-probs.
+
+A pass takes lists of sample indices (one list a micro-batch) of a step batch and gives back numbers on the batch's
+response axis. Pipeline stages before the last run along and give back nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from vime_core.algorithms.metrics import add_pairs, from_vector, to_vector
+from vime_core.algorithms.metrics import finish as finish_pairs
+from vime_core.training.output_layer import forward_step, response_logprobs
+from vime_core.training.packed import PackedBatch, pack
+from vime_core.training.replay import Replay
+
+if TYPE_CHECKING:
+    from vime_core.algorithms.metrics import Pairs
+    from vime_core.batch.step_batch import StepBatch
+    from vime_core.training.model import MegatronModel
+    from vime_core.training.output_layer import ResponseLogprobs
+    from vime_core.training.parallel import ParallelLayout
+
+
+@dataclass(frozen=True)
+class Micro:
+    """One micro-batch of this rank.
+
+    Attributes:
+        samples: their indices in the step batch, [n].
+        packed: the packed row.
+        places: [l] places on the step's response axis [R] of the tokens that this rank predicts.
+        alive: False for a stand-in: a rank without samples runs one so that collectives match, and counts none of it.
+    """
+
+    samples: Sequence[int]
+    packed: PackedBatch
+    places: torch.Tensor
+    alive: bool
+
+
+def micro_of(batch: StepBatch, samples: Sequence[int], layout: ParallelLayout, device: torch.device) -> Micro:
+    """Pack ``samples``; an empty list packs the batch's first sample as a stand-in."""
+    alive = bool(samples)
+    chosen = list(samples) if alive else [0]
+    starts, responses = batch.token_starts, batch.response_starts
+    packed = pack(
+        [batch.tokens[starts[i] : starts[i + 1]] for i in chosen],
+        [int(batch.response_lengths[i]) for i in chosen],
+        cp_rank=layout.cp_rank,
+        cp_size=layout.cp_size,
+        pad_multiple=layout.pad_multiple,
+    )
+    axis = np.concatenate([np.arange(responses[i], responses[i + 1]) for i in chosen])
+    places = torch.from_numpy(axis)[packed.response_index]
+    return Micro(chosen, packed.to(device), places, alive)
+
+
+#: what the last stage makes of a micro-batch's final hidden states: (chunk, hidden states, micro-batch) -> what its
+#: Finish gets
+Read = Callable[[Any, torch.Tensor, Micro], Any]
+#: what the last stage does with it: (loss, anything to collect)
+Finish = Callable[[Micro, Any], tuple[torch.Tensor, Any]]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Takes micro-batches through one model, whatever its head is. ``replay`` may choose the experts of its layers."""
+
+    model: MegatronModel
+    layout: ParallelLayout
+    device: torch.device
+    replay: Replay = field(default_factory=Replay, kw_only=True)
+
+    def through(
+        self, batch: StepBatch, micro_batches: Sequence[Sequence[int]], read: Read, finish: Finish, *, gradient: bool
+    ) -> list[Any]:
+        """What ``finish`` collected, a value a micro-batch, on the last pipeline stage; [] elsewhere."""
+        from megatron.core.pipeline_parallel import get_forward_backward_func
+
+        def step(micros: Iterator[Micro], chunk: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
+            micro = next(micros)
+            with self.replay.within(micro):
+                output = forward_step(chunk, micro.packed)
+
+            def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Any]:
+                total, collected = finish(micro, read(chunk, hidden, micro))
+                return total, torch.ones((), dtype=torch.int, device=total.device), collected
+
+            return output, loss
+
+        micros = (micro_of(batch, samples, self.layout, self.device) for samples in micro_batches)
+        longest = int(batch.total_lengths.max())
+        with torch.set_grad_enabled(gradient), self.replay.over(batch, gradient=gradient):
+            return get_forward_backward_func()(
+                forward_step_func=step,
+                data_iterator=micros,
+                model=self.model.chunks,
+                num_microbatches=len(micro_batches),
+                seq_length=longest,
+                micro_batch_size=1,
+                forward_only=not gradient,
+            )
+
+    def gather(self, tokens: int, parts: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> torch.Tensor | None:
+        """Values that ranks hold at their own places, on the whole response axis [tokens], on the CPU."""
+        if not self.layout.is_last_stage:
+            return None
+        from megatron.core import parallel_state
+
+        full = torch.zeros(tokens, dtype=torch.float32, device=self.device)
+        for places, values, alive in parts:
+            if alive:
+                full[places.to(self.device)] = values.float()
+        # Every place is filled by exactly one rank, so the sum is a gather, to the bit.
+        torch.distributed.all_reduce(full, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+        return full.cpu()
+
+    def total(self, parts: Sequence[Pairs]) -> dict[str, float]:
+        """Metrics over all micro-batches, data and context ranks: added up, divided once; {} before the last stage."""
+        if not self.layout.is_last_stage:
+            return {}
+        from megatron.core import parallel_state
+
+        pairs = add_pairs(parts)
+        vector = to_vector(pairs).to(self.device)
+        torch.distributed.all_reduce(vector, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+        return finish_pairs(from_vector(vector.cpu(), pairs))
+
+
+@dataclass(frozen=True)
+class Passes(Sweep):
+    """Passes for log-probs of one model.
+
+    Attributes:
+        temperature: divides the logits.
+        chunk_size: tokens whose float32 logits exist at a time.
+    """
+
+    temperature: float
+    chunk_size: int
+
+    def run(
+        self,
+        batch: StepBatch,
+        micro_batches: Sequence[Sequence[int]],
+        finish: Finish,
+        *,
+        gradient: bool,
+        entropy: bool = False,
+        temperature: float | None = None,
+        named: torch.Tensor | None = None,
+    ) -> list[Any]:
+        """As :meth:`through`; ``finish`` gets the :class:`ResponseLogprobs` of its micro-batch, with those of the
+        tokens ``named`` [R, k] int64 too."""
+        kelvin = self.temperature if temperature is None else temperature
+
+        def read(chunk: Any, hidden: torch.Tensor, micro: Micro) -> ResponseLogprobs:
+            ids = None if named is None else named[micro.places].to(self.device)
+            return response_logprobs(chunk, hidden, micro.packed, kelvin, self.chunk_size, entropy, ids)
+
+        return self.through(batch, micro_batches, read, finish, gradient=gradient)
+
+    def logprobs(
+        self, batch: StepBatch, micro_batches: Sequence[Sequence[int]], temperature: float | None = None
+    ) -> torch.Tensor | None:
+        """[R] log-probs of the whole step, gathered over data and context ranks; None before the last stage."""
+
+        def finish(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, Any]:
+            return logprobs.logp.sum() * 0, (micro.places, logprobs.logp.detach(), micro.alive)
+
+        parts = self.run(batch, micro_batches, finish, gradient=False, temperature=temperature)
+        return self.gather(batch.response_tokens, parts)

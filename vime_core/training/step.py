@@ -1,0 +1,216 @@
+"""One rollout step of training on this rank: the columns still needed, the algorithm's stages, then optimizer steps.
+
+Every rank holds the whole batch and computes the same plan, so the stages that look at the whole step (credit,
+weights, corrections) need no communication; micro-batches are this rank's rows of the plan. The loss of a micro-batch
+is a plain sum and Megatron adds gradients up, so the result does not depend on how samples were packed or dealt.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vime_core.algorithms.aggregation_share import MicroShare
+from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
+from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
+from vime_core.batch.plan import StepPlan, forward_of, plan_forward, plan_steps
+from vime_core.batch.top_logprobs import TOP_IDS
+from vime_core.training.mismatch import mismatch
+from vime_core.training.optimizer import mean_of_steps
+
+if TYPE_CHECKING:
+    from vime_core.algorithms.correction import Correction
+    from vime_core.algorithms.metrics import Pair
+    from vime_core.api.algorithm import Algorithm
+    from vime_core.batch.step_batch import StepBatch
+    from vime_core.config.sections import Config
+    from vime_core.training.columns import Columns
+    from vime_core.training.forward_backward import Micro, Passes
+    from vime_core.training.loss_record import LossRecord
+    from vime_core.training.optimizer import Optimizer
+    from vime_core.training.output_layer import ResponseLogprobs
+
+
+@dataclass
+class TrainStep:
+    """Trains on step batches. ``aggregation`` and ``options`` are the resolved ones of the algorithm; ``record`` is
+    where the inputs of the loss are kept, on the one rank that keeps them."""
+
+    config: Config
+    passes: Passes
+    optimizer: Optimizer
+    algorithm: Algorithm
+    options: Mapping[str, Any]
+    aggregation: str
+    columns: Columns
+    record: LossRecord | None = None
+    terms: Terms = NO_TERMS
+    corrections: Sequence[Correction] = ()
+
+    def run(self, step: int, batch: StepBatch) -> dict[str, float]:
+        """Train on the batch of rollout step ``step``; metrics under their catalogue names (complete on the last
+        pipeline stage)."""
+        plans = self._plan(batch)
+        self.passes.replay.check(batch)
+        self.columns.companions.before_step(step)
+        batch, times = self.columns.fill(batch, self._forward(batch, plans), old_logp=self._wants_old_logp(plans))
+        prepared = prepare_step(
+            self.algorithm,
+            self.options,
+            batch,
+            self.aggregation,
+            terms=self.terms,
+            corrections=self.corrections,
+            fixed_length=self.config.rollout.rollout_max_response_len,
+        )
+        metrics = {f"train/{name}": value for name, value in prepared.metrics.items()}
+        metrics |= self._train_critic(prepared, plans)
+        if not self._critic_alone(step):
+            metrics |= self._train_policy(step, batch, prepared, plans)
+        return {**metrics, **self._packing(batch, plans), **times}
+
+    def _wants_old_logp(self, plans: Sequence[StepPlan]) -> bool:
+        return wants_old_logp(self.algorithm, self.options, len(plans), self.terms)
+
+    def _critic_alone(self, step: int) -> bool:
+        return self.columns.critic is not None and step < self.config.algorithm.num_critic_only_steps
+
+    def _train_critic(self, prepared: Prepared, plans: Sequence[StepPlan]) -> dict[str, float]:
+        critic = self.columns.critic
+        if critic is None:
+            return {}
+        clock = time.monotonic()
+        metrics = critic.train(prepared.batch, plans, prepared, self.options.get("value_clip", math.inf))
+        critic.model.settle()
+        return {**metrics, "perf/critic_train_time": time.monotonic() - clock}
+
+    def _train_policy(
+        self, step: int, batch: StepBatch, prepared: Prepared, plans: Sequence[StepPlan]
+    ) -> dict[str, float]:
+        clock = time.monotonic()
+        done = [self._optimizer_step(prepared, plan) for plan in plans]
+        self.passes.model.settle()
+        metrics = {f"train/{name}": value for name, value in mean_of_steps([one.metrics for one in done]).items()}
+        metrics["perf/actor_train_time"] = time.monotonic() - clock
+        metrics |= self.passes.replay.metrics()
+        if self.passes.layout.is_last_stage:
+            logp = self._collected(prepared.batch, done)
+            metrics |= self._mismatch(prepared.batch, logp, plans)
+            if self.record is not None:
+                self.record.write(step, batch, prepared, plans, logp, [one.metrics for one in done])
+        return metrics
+
+    def _mismatch(self, batch: StepBatch, logp: torch.Tensor, plans: Sequence[StepPlan]) -> dict[str, float]:
+        """By the log-probs before the step: the old ones, else those that the first optimizer step met."""
+        if batch.old_logp is not None and not self.terms.use_rollout_logprobs:
+            return mismatch(batch, batch.t("old_logp"), detailed=self.terms.get_mismatch_metrics)
+        return mismatch(batch, logp, samples=plans[0].samples, detailed=self.terms.get_mismatch_metrics)
+
+    def _plan(self, batch: StepBatch) -> list[StepPlan]:
+        packing = self._packing_of(self.config.train.max_tokens_per_gpu)
+        return plan_steps(batch, global_batch_size=self.config.global_batch, **packing)
+
+    def _forward(self, batch: StepBatch, plans: Sequence[StepPlan]) -> Sequence[Sequence[int]]:
+        """This rank's micro-batches of passes without gradient: those of training, or of a size of their own."""
+        cap, rank = self.config.train.log_probs_max_tokens_per_gpu, self.passes.layout.dp_rank
+        return (forward_of(plans) if cap is None else plan_forward(batch, **self._packing_of(cap)))[rank]
+
+    def _packing_of(self, cap: int | None) -> dict[str, Any]:
+        train, layout = self.config.train, self.passes.layout
+        return {
+            "dp_size": layout.dp_size,
+            "max_tokens": cap * layout.cp_size if cap and train.use_dynamic_batch_size else None,
+            "micro_batch_size": train.micro_batch_size,
+            "balance": "cost" if train.balance_data else "order",
+            "length_multiple": 2 * layout.cp_size if layout.cp_size > 1 else 1,
+        }
+
+    def _optimizer_step(self, prepared: Prepared, plan: StepPlan) -> _Done:
+        for chunk in self.passes.model.chunks:
+            chunk.zero_grad_buffer()  # type: ignore[operator]  # Megatron's DistributedDataParallel
+        self.optimizer.zero_grad()
+        weight = prepared.weight(plan.samples)
+        needs = needed_columns(self.algorithm, self.options, self.terms)
+
+        def loss(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
+            samples = micro.samples if micro.alive else []
+            share = MicroShare.of(
+                prepared, weight, samples, needs=needs, index=micro.places if micro.alive else None
+            ).to(logprobs.logp.device)
+            logp = logprobs.logp if micro.alive else logprobs.logp[:0]
+            entropy = None if logprobs.entropy is None else logprobs.entropy[: len(logp)]
+            top_logp = None if logprobs.named is None else logprobs.named[: len(logp)]
+            total, pairs = micro_loss(
+                self.algorithm,
+                self.options,
+                share.view(logp, self._reduce),
+                share.advantage,
+                share.weight,
+                share.correction,
+                entropy,
+                self.terms,
+                top_logp,
+            )
+            return total, _Part(pairs, micro.places, logprobs.logp.detach(), micro.alive)
+
+        mine = plan.micro_batches[self.passes.layout.dp_rank]
+        named = prepared.batch.t(TOP_IDS).long() if self.terms.score_centering_top_k else None
+        parts = self.passes.run(
+            prepared.batch, mine, loss, gradient=True, entropy=self.terms.entropy_coef != 0.0, named=named
+        )
+        return _Done({**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}, parts)
+
+    @property
+    def _reduce(self) -> Any:
+        """Sum over context ranks, with its gradient; None without context parallelism."""
+        if self.passes.layout.cp_size == 1:
+            return None
+        from megatron.core import parallel_state
+        from torch.distributed.nn.functional import all_reduce
+
+        group = parallel_state.get_context_parallel_group()
+        return lambda x: all_reduce(x, group=group)
+
+    def _collected(self, batch: StepBatch, done: Sequence[_Done]) -> torch.Tensor:
+        """[R] log-probs that the training passes computed on their way, each before its optimizer step."""
+        parts = [(part.places, part.logp, part.alive) for one in done for part in one.parts]
+        gathered = self.passes.gather(batch.response_tokens, parts)
+        assert gathered is not None, "only the last stage collects"
+        return gathered
+
+    def _packing(self, batch: StepBatch, plans: Sequence[StepPlan]) -> dict[str, float]:
+        ranks, layout = self.passes.layout.dp_size, self.passes.layout
+        micro = sum(plan.micro_batches_per_rank for plan in plans)
+        metrics = {
+            "train/micro_batches": float(micro),
+            "train/global_batch_size": float(self.config.global_batch),
+            "train/tokens": float(batch.total_lengths.sum()),
+        }
+        cap = self.config.train.max_tokens_per_gpu
+        if self.config.train.use_dynamic_batch_size and cap:
+            metrics["train/fill"] = metrics["train/tokens"] / (micro * ranks * cap * layout.cp_size)
+        return metrics
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one micro-batch leaves behind."""
+
+    pairs: Mapping[str, Pair]
+    places: torch.Tensor
+    logp: torch.Tensor
+    alive: bool
+
+
+@dataclass(frozen=True)
+class _Done:
+    """One optimizer step: its metrics, and its parts on the last stage."""
+
+    metrics: dict[str, float]
+    parts: Sequence[_Part]
