@@ -50,7 +50,7 @@ def build(args: argparse.Namespace) -> Any:
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    class Turns(TrainerCallback):
+    class DeviceSharing(TrainerCallback):
         """Between two steps the process waits until its peer has had its turn."""
 
         def __init__(self) -> None:
@@ -92,7 +92,7 @@ def build(args: argparse.Namespace) -> Any:
     trainer = GRPOTrainer(
         model=str(args.model), reward_funcs=score, args=settings, train_dataset=data, processing_class=tokenizer
     )
-    trainer.add_callback(Turns())
+    trainer.add_callback(DeviceSharing())
     return trainer
 
 

@@ -11,7 +11,7 @@ NAMES = re.compile(
     re.I,
 )
 #: what Megatron-core calls its device, in the two files that make it mean another
-MEGATRONS = {"megatron_shims.py", "stand_in.py"}
+MEGATRONS = {"shims.py", "torch_proxy.py"}
 
 
 def found(path: Path) -> list[str]:
@@ -20,7 +20,7 @@ def found(path: Path) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{number} {name}"
         for number, name in names
-        if not (path.parent.name == "devices" and path.name in MEGATRONS and name == "cuda")
+        if not (path.parent.name == "megatron" and path.name in MEGATRONS and name == "cuda")
     ]
 
 

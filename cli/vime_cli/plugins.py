@@ -18,7 +18,7 @@ from vime_core.plugin.targets import load_target
 if TYPE_CHECKING:
     from vime_core.plugin.plugins import Plugins
     from vime_core.plugin.registry import Provider
-    from vime_core.plugin.validation import Member
+    from vime_core.plugin.validation import LoadedPlugin
 
 
 def plugins(argv: list[str]) -> int:
@@ -106,7 +106,7 @@ def _info(name: str) -> int:
     return 0
 
 
-def describe(loaded: Plugins, member: Member) -> list[str]:
+def describe(loaded: Plugins, member: LoadedPlugin) -> list[str]:
     """What one loaded plugin is and provides."""
     owner = member.owner
     source = f"{owner.dist} {owner.version}" if owner.dist else "no distribution"

@@ -13,11 +13,11 @@ import pytest
 import torch
 from vime_testing.toy_step import Case, Subject, small_batch, zigzag
 
-from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.common import bounded_exp, clipped_loss, group_stats, whiten
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.gspo import Gspo
 from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.ppo import Ppo
 from vime_core.algorithms.prepare import prepare_step
@@ -38,7 +38,7 @@ def report(number: str) -> pytest.MarkDecorator:
 
 def advantages(reward: list[float], group: list[int], options: Any, **columns: Any) -> list[float]:
     batch = small_batch([[1]] * len(reward), reward=reward, group=group, **columns)
-    return Grpo().credit(batch, options).tolist()
+    return Grpo().advantages(batch, options).tolist()
 
 
 def weights(name: str, masks: list[list[int]], **columns: Any) -> torch.Tensor:
@@ -107,7 +107,7 @@ def test_equal_float32_rewards_give_exactly_zero(options: Any, n: int) -> None:
 
 def test_a_reward_of_a_fully_masked_sample_still_votes() -> None:
     batch = small_batch([[1], [0, 0]], reward=[1.0, 3.0])
-    assert Grpo().credit(batch, NO_STD)[0] == -1.0
+    assert Grpo().advantages(batch, NO_STD)[0] == -1.0
 
 
 # returns, whitening, the critic ----------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_what_is_suppressed_enters_no_statistic(case: Report, last: float) -> No
     kept = ~torch.tensor(case["inputs"]["suppressed"])[:, None].expand(2, 2)
     assert whiten(rows.flatten(), kept.flatten()).reshape(2, 2).tolist() == case["right"] != case["wrong"]
     suppressed = small_batch([[1, 1], [1, 1]], reward=[1.0, math.nan])
-    assert not ReinforcePlusPlus().credit(suppressed, merge_options(ReinforcePlusPlus(), {})).any()
+    assert not ReinforcePlusPlus().advantages(suppressed, merge_options(ReinforcePlusPlus(), {})).any()
 
 
 @report("C1")
@@ -151,7 +151,7 @@ def test_values_of_masked_tokens_bootstrap_nothing(case: Report) -> None:
 
 @report("C5")
 def test_the_terminal_reward_is_where_the_last_token_is(case: Report) -> None:
-    """Credit sees the whole batch, so it cannot ask a context rank for its last token; the pieces add up."""
+    """Advantages sees the whole batch, so it cannot ask a context rank for its last token; the pieces add up."""
     inputs = case["inputs"]
     length = inputs["response_length"]
     batch = small_batch([[1] * length], prompt=inputs["total_length"] - length, reward=[1.0])
@@ -242,7 +242,7 @@ def gspo_loss(masks: list[list[int]], advantage: list[float]) -> float:
     batch = small_batch(masks)
     options = merge_options(Gspo(), {})
     prepared = prepare_step(Gspo(), options, batch, Gspo.aggregate)
-    share = MicroShare.of(prepared, prepared.weight(range(len(masks))), range(len(masks)))
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(len(masks))), range(len(masks)))
     view = share.view(torch.full((batch.response_tokens,), -1.0))
     return float(micro_loss(Gspo(), options, view, torch.tensor(advantage), share.weight)[0])
 

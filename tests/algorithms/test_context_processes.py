@@ -20,7 +20,7 @@ class SequenceRatio(Grpo):
     name = "sequence-ratio"
 
     def surrogate(self, view: Any, advantage: torch.Tensor, options: Any) -> Any:
-        return -advantage * view.spread(bounded_exp(view.seq_mean(view.logp - view.old_logp))), {}
+        return -advantage * view.broadcast_to_tokens(bounded_exp(view.seq_mean(view.logp - view.old_logp))), {}
 
 
 SUBJECT = Subject(SequenceRatio(), "sample_mean")

@@ -9,20 +9,20 @@ import pytest
 import torch
 from vime_testing.toy_step import small_batch
 
-from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.correction import Correction, CorrectionResult, combine, corrections_of
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.importance import CORRECTIONS, icepop, mis, opsm, tis
 from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss_config import LossConfig
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
-from vime_core.algorithms.terms import Terms
 from vime_core.api.errors import ConfigError, TrainerError
 from vime_core.batch.step_batch import StepBatch
 
 Golden = dict[str, Any]
 OPTIONS = merge_options(Grpo(), {})
-TIS = Terms(correction="tis", correction_options={"low": 0.0, "high": 2.0})
+TIS = LossConfig(correction="tis", correction_options={"low": 0.0, "high": 2.0})
 
 
 def flat(rows: list[list[float]]) -> torch.Tensor:
@@ -134,11 +134,11 @@ def test_opsm(golden_loss: Golden) -> None:
 )
 def test_through_the_whole_loss(golden_loss: Golden, name: str, options: Golden, want: str) -> None:
     inputs = golden_loss["inputs"]["A"]
-    terms = Terms(correction=name, correction_options=options)
+    terms = LossConfig(correction=name, correction_options=options)
     batch, wider = batch_of(inputs), merge_options(Grpo(), {"eps_clip_high": 0.28})
     corrections = corrections_of(terms, CORRECTIONS.__getitem__)
     prepared = prepare_step(Grpo(), wider, batch, "sample_mean", terms=terms, corrections=corrections)
-    share = MicroShare.of(prepared, prepared.weight(range(6)), range(6), dtype=torch.float64)
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), dtype=torch.float64)
     loss, _ = micro_loss(
         Grpo(), wider, share.view(flat(inputs["logp"])), flat(inputs["adv_tok"]), share.weight, share.correction
     )
@@ -234,7 +234,7 @@ def test_rejection_at_each_level() -> None:
 
 @pytest.mark.parametrize("leave", [False, True])
 def test_rejected_tokens_keep_their_place_unless_told(leave: bool) -> None:
-    terms = Terms(correction="icepop", correction_options={"leave_denominator": leave})
+    terms = LossConfig(correction="icepop", correction_options={"leave_denominator": leave})
     batch = of_ratios(1.0, 1.0, 100.0, 1.0)
     prepared = prepare_step(
         Grpo(), OPTIONS, batch, "token_mean", terms=terms, corrections=corrections_of(terms, CORRECTIONS.__getitem__)
@@ -261,7 +261,7 @@ def test_everything_rejected_is_a_zero_and_not_a_nan() -> None:
 
 
 def test_two_corrections_multiply() -> None:
-    terms = Terms(correction="tis", correction_options={"high": 1.5}, opsm_delta=0.1)
+    terms = LossConfig(correction="tis", correction_options={"high": 1.5}, opsm_delta=0.1)
     batch = pair([1.0, 0.0], [0.0, 1.0], [[1], [1]])
     corrections = corrections_of(terms, CORRECTIONS.__getitem__)
     combined = combine(corrections, batch, torch.tensor([-1.0, -1.0]), batch.t("mask"))
@@ -277,7 +277,7 @@ def test_a_correction_sees_only_what_counts() -> None:
         seen.append(batch.mask.tolist())
         return CorrectionResult()
 
-    terms = Terms(correction="look", mask_truncated_samples=True)
+    terms = LossConfig(correction="look", mask_truncated_samples=True)
     batch = pair([0.0] * 2, [0.0] * 2, [[1], [1]], truncated=[True, False], reward=[1.0, 0.0])
     prepared = prepare_step(Grpo(), OPTIONS, batch, "token_mean", terms=terms, corrections=[Correction("look", look)])
     assert seen == [[False, True]]
@@ -298,7 +298,7 @@ def test_a_correction_sees_only_what_counts() -> None:
 )
 def test_wrong_options_are_found_before_any_step(name: str, options: Golden, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        corrections_of(Terms(correction=name, correction_options=options), CORRECTIONS.__getitem__)
+        corrections_of(LossConfig(correction=name, correction_options=options), CORRECTIONS.__getitem__)
 
 
 @pytest.mark.parametrize(
@@ -319,8 +319,8 @@ def test_a_broken_correction_is_named(result: Any, message: str) -> None:
 
 def test_needs_and_when_they_are_read() -> None:
     assert TIS.needs == {"rollout_logp", "old_logp"}
-    assert TIS.early_old_logp
-    assert not Terms().early_old_logp
+    assert TIS.recompute_old_logprobs
+    assert not LossConfig().recompute_old_logprobs
     batch = small_batch([[1]], rollout_logp=[-1.0])
     with pytest.raises(TrainerError, match="needs old_logp"):
         prepare_step(Grpo(), OPTIONS, batch, "token_mean", terms=TIS)

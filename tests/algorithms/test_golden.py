@@ -8,11 +8,11 @@ import pytest
 import torch
 from vime_testing.toy_step import small_batch
 
-from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.common import bounded_exp, clipped_loss, whiten
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import finish
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 
@@ -52,7 +52,7 @@ def test_group_advantages(golden: Golden, name: str, off: bool, own_rollouts: bo
     batch = batch_of(inputs, own_rollouts=own_rollouts)
     options = merge_options(Grpo(), {"disable_grpo_std_normalization": off})
     want = torch.tensor(golden["group"][name])[batch.seg()]
-    close(Grpo().credit(batch, options), want)
+    close(Grpo().advantages(batch, options), want)
 
 
 def test_groups_that_teach_nothing_are_counted(golden: Golden) -> None:
@@ -85,7 +85,7 @@ def test_total_and_clip_fractions(golden: Golden, name: str, aggregation: str) -
     options = merge_options(Grpo(), OPTIONS[name])
     batch = batch_of(inputs)
     prepared = prepare_step(Grpo(), options, batch, aggregation)
-    share = MicroShare.of(
+    share = MicroBatchSlice.of(
         prepared,
         prepared.weight(range(len(batch))),
         range(len(batch)),
@@ -135,14 +135,14 @@ def test_a_sequence_ratio_written_with_the_views_reductions(golden: Golden) -> N
     inputs, want = golden["inputs"]["A"], golden["gspo"]
     batch = batch_of(inputs)
     prepared = prepare_step(Grpo(), merge_options(Grpo(), {}), batch, "sample_mean")
-    share = MicroShare.of(
+    share = MicroBatchSlice.of(
         prepared, prepared.weight(range(6)), range(6), old_logp=flat(inputs["old_logp"]), dtype=torch.float64
     )
     logp = flat(inputs["logp"]).requires_grad_()
     view = share.view(logp)
     ratio = bounded_exp(view.seq_mean(view.logp - view.old_logp))
     advantage = torch.tensor(golden["adv_seq"], dtype=torch.float64)
-    token_loss = clipped_loss(view.spread(ratio), view.spread(advantage), 0.2, 0.2).loss
+    token_loss = clipped_loss(view.broadcast_to_tokens(ratio), view.broadcast_to_tokens(advantage), 0.2, 0.2).loss
     total = torch.where(share.mask, share.weight * token_loss, 0).sum()
     total.backward()
     assert logp.grad is not None

@@ -94,7 +94,7 @@ def test_another_eps_beside_the_deviation(step: Step, peers: Golden, name: str, 
 )
 def test_a_group_of_one_that_keeps_its_reward(step: Step, peers: Golden, algorithm: Any, name: str) -> None:
     """Theirs differs from ours there and nowhere else."""
-    ours = algorithm.credit(step.batch, merge_options(algorithm, {}))
+    ours = algorithm.advantages(step.batch, merge_options(algorithm, {}))
     alone = (step.stats.votes == 1)[step.seg]
     close(torch.where(alone, step.reward[step.seg], ours.double()), torch.tensor(peers["group"][name])[step.seg])
     assert alone.any()
@@ -106,7 +106,7 @@ def test_groups_that_are_lost(step: Step, peers: Golden) -> None:
     lost = group_stats(step.reward, torch.zeros(6, dtype=torch.int64), torch.arange(6))
     wrong = torch.tensor(peers["group"]["whole_batch_if_groups_lost_WRONG"])
     close((step.reward - lost.mean) / (lost.std + 1e-6), wrong)
-    ours = Grpo().credit(step.batch, merge_options(Grpo(), {}))
+    ours = Grpo().advantages(step.batch, merge_options(Grpo(), {}))
     assert float((ours - wrong[step.seg]).abs().min()) > 1e-2
 
 

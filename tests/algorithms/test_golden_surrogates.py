@@ -8,13 +8,13 @@ import pytest
 import torch
 from vime_testing.toy_step import small_batch
 
-from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.baselines import Rloo
 from vime_core.algorithms.cispo import Cispo
 from vime_core.algorithms.dppo import Dppo
 from vime_core.algorithms.grpo import Dapo, DrGrpo
 from vime_core.algorithms.gspo import Gmpo, Gspo
 from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.opd import Opd
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.ppo import Ppo
@@ -49,7 +49,7 @@ class Micro:
             name: prepare_step(Sft(), {}, batch, name).weight(range(6)) for name in ("sample_mean", "token_mean")
         }
         self.logp = flat(inputs["logp"]).requires_grad_()
-        share = MicroShare.of(
+        share = MicroBatchSlice.of(
             self.prepared, self.weights["sample_mean"], range(6), old_logp=flat(inputs["old_logp"]), dtype=torch.float64
         )
         self.view = share.view(self.logp)
@@ -119,7 +119,7 @@ def test_dapos_defaults(golden_algorithms: Golden, golden: Golden) -> None:
 )
 def test_gspo(golden_algorithms: Golden, name: str, given: Any) -> None:
     want, micro = golden_algorithms["gspo"][name], Micro(golden_algorithms, masked=True)
-    advantage = micro.view.spread(micro.sequences)
+    advantage = micro.view.broadcast_to_tokens(micro.sequences)
     loss, metrics = micro.surrogate(Gspo(), advantage, given)
     mask = micro.view.mask
     for got, right in (
@@ -135,10 +135,10 @@ def test_gspo(golden_algorithms: Golden, name: str, given: Any) -> None:
 
 def test_gmpo(golden_algorithms: Golden) -> None:
     micro = Micro(golden_algorithms, masked=True)
-    loss, _ = micro.surrogate(Gmpo(), micro.view.spread(micro.sequences), {})
+    loss, _ = micro.surrogate(Gmpo(), micro.view.broadcast_to_tokens(micro.sequences), {})
     want = torch.tensor(golden_algorithms["gmpo"]["loss"], dtype=torch.float64)
     close(loss[micro.view.mask].detach(), want[micro.view.seg][micro.view.mask])
-    close(micro.total(Gmpo(), micro.view.spread(micro.sequences), {}, "sample_mean").detach(), want.mean())
+    close(micro.total(Gmpo(), micro.view.broadcast_to_tokens(micro.sequences), {}, "sample_mean").detach(), want.mean())
 
 
 def test_dppo(golden_algorithms: Golden) -> None:
@@ -154,7 +154,7 @@ def test_dppo(golden_algorithms: Golden) -> None:
 def test_dppo_without_the_samplers_log_prob() -> None:
     batch = small_batch([[1, 1, 1]], rollout_logp=[-1.0, float("nan"), -float("inf")])
     prepared = prepare_step(Dppo(), merge_options(Dppo(), {}), batch, "token_mean")
-    share = MicroShare.of(prepared, prepared.weight([0]), [0], needs=Dppo.needs)
+    share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0], needs=Dppo.needs)
     logp = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
     loss, _ = Dppo().surrogate(share.view(logp), -torch.ones(3), merge_options(Dppo(), {}))
     assert loss[:2].tolist() == [1.0, 1.0]
@@ -176,7 +176,7 @@ def test_sft_is_the_negative_log_likelihood(golden_algorithms: Golden) -> None:
 def test_a_far_ratio_is_finite_in_float32(algorithm: Any, gap: float, advantage: float) -> None:
     batch = small_batch([[1]])
     prepared = prepare_step(Sft(), {}, batch, "token_mean")
-    share = MicroShare.of(prepared, prepared.weight([0]), [0], old_logp=torch.tensor([-1.0 - gap]))
+    share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0], old_logp=torch.tensor([-1.0 - gap]))
     logp = torch.tensor([-1.0], requires_grad=True)
     loss, _ = algorithm.surrogate(share.view(logp), torch.tensor([advantage]), merge_options(algorithm, {}))
     loss.sum().backward()

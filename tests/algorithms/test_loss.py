@@ -9,14 +9,14 @@ import pytest
 import torch
 from vime_testing.toy_step import small_batch
 
-from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import add_pairs, finish, from_vector, to_vector
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.sft import Sft
-from vime_core.algorithms.terms import Terms
 from vime_core.algorithms.view import MicroView
 from vime_core.api.errors import TrainerError
 
@@ -98,7 +98,7 @@ def test_the_current_log_probs_stand_in_for_the_old_ones() -> None:
 def test_correction_scales_the_surrogate_and_not_the_entropy() -> None:
     leaf = torch.tensor([-1.0, -1.0])
     args = (Grpo(), OPTIONS, view_of([1, 1], leaf), torch.ones(2), torch.tensor([0.5, 0.25]))
-    loss, pairs = micro_loss(*args, torch.tensor([2.0, 0.0]), torch.tensor([1.0, 3.0]), Terms(entropy_coef=0.1))
+    loss, pairs = micro_loss(*args, torch.tensor([2.0, 0.0]), torch.tensor([1.0, 3.0]), LossConfig(entropy_coef=0.1))
     values = finish(pairs)
     assert values["pg_loss"] == pytest.approx(-1.0)
     assert values["entropy_loss"] == pytest.approx(0.5 + 0.75)
@@ -116,7 +116,9 @@ def test_the_dual_clip_bound_reaches_the_loss(c: float) -> None:
 
 def test_entropy_is_asked_for_and_missing() -> None:
     with pytest.raises(TrainerError, match=r"entropy_coef is 0\.1, but no entropy"):
-        micro_loss(Sft(), {}, view_of([1], torch.zeros(1)), torch.ones(1), torch.ones(1), terms=Terms(entropy_coef=0.1))
+        micro_loss(
+            Sft(), {}, view_of([1], torch.zeros(1)), torch.ones(1), torch.ones(1), terms=LossConfig(entropy_coef=0.1)
+        )
 
 
 @pytest.mark.parametrize("what", ["surrogate", "metric"])
@@ -144,7 +146,7 @@ def test_extra_columns_come_with_the_share() -> None:
     extra = {"bonus": ("response", [1.0, NAN, 3.0]), "style": ("sample", [7, 8])}
     batch = small_batch([[1, 0], [1]], extra=extra, rollout_logp=[-1.0, NAN, -3.0])
     prepared = prepare_step(Needy(), {}, batch, "token_mean")
-    share = MicroShare.of(prepared, prepared.weight([0, 1]), [1, 0], needs=Needy.needs)
+    share = MicroBatchSlice.of(prepared, prepared.weight([0, 1]), [1, 0], needs=Needy.needs)
     view = share.view(torch.zeros(3))
     assert view.extra["bonus"].tolist() == [3.0, 1.0, 0.0]
     assert view.extra["style"].tolist() == [8, 7]

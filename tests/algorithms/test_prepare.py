@@ -79,7 +79,7 @@ def test_old_log_probs_are_computed_for_several_optimizer_steps_only() -> None:
 def test_a_stage_that_reads_old_log_probs_gets_them_before() -> None:
     class Early(Grpo):
         name = "early"
-        early_old_logp = True
+        recompute_old_logprobs = True
 
     assert wants_old_logp(Early(), OPTIONS, 1)
     with pytest.raises(TrainerError, match="'early' needs old_logp"):
@@ -96,8 +96,8 @@ class Broken(Grpo):
     def select(self, batch: Any, options: Any) -> torch.Tensor:
         return self.result if self.stage == "select" else super().select(batch, options)
 
-    def credit(self, batch: Any, options: Any) -> torch.Tensor:
-        return self.result if self.stage == "credit" else super().credit(batch, options)
+    def advantages(self, batch: Any, options: Any) -> torch.Tensor:
+        return self.result if self.stage == "advantages" else super().advantages(batch, options)
 
     def correction(self, batch: Any, options: Any) -> Any:
         return (self.result, {}) if self.stage == "correction" else super().correction(batch, options)
@@ -107,9 +107,9 @@ class Broken(Grpo):
     ("stage", "result", "message"),
     [
         ("select", torch.ones(2).bool(), r"select gave shape \(2,\), expected \(3,\)"),
-        ("credit", torch.ones(3), r"credit gave shape \(3,\), expected \(4,\)"),
-        ("credit", torch.ones(4, requires_grad=True), "credit must not carry a gradient"),
-        ("credit", torch.tensor([1, 1, math.nan, 1]), r"not finite at 1 .* sample 1 \(group 5, rollout 1\)"),
+        ("advantages", torch.ones(3), r"advantages gave shape \(3,\), expected \(4,\)"),
+        ("advantages", torch.ones(4, requires_grad=True), "advantages must not carry a gradient"),
+        ("advantages", torch.tensor([1, 1, math.nan, 1]), r"not finite at 1 .* sample 1 \(group 5, rollout 1\)"),
         ("correction", torch.ones(4, 1), r"correction gave shape \(4, 1\)"),
         ("correction", torch.tensor([1, 1, 1, math.inf]), r"correction is not finite .* sample 2"),
     ],
@@ -122,7 +122,7 @@ def test_a_broken_stage_is_named(stage: str, result: Any, message: str) -> None:
 
 def test_a_value_that_is_not_finite_under_the_mask_is_nobodys_business() -> None:
     credit = torch.tensor([1.0, math.nan, 1.0, 1.0])
-    prepared = prepare_step(Broken("credit", credit), OPTIONS, small_batch([[1, 0], [1], [1]]), "token_mean")
+    prepared = prepare_step(Broken("advantages", credit), OPTIONS, small_batch([[1, 0], [1], [1]]), "token_mean")
     assert prepared.advantage.tolist() == [1.0, 0.0, 1.0, 1.0]
 
 

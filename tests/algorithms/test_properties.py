@@ -10,7 +10,7 @@ import pytest
 import torch
 from vime_testing.algorithms import check_algorithm
 
-from vime_core.algorithms.common import bounded_exp, clipped_loss, group_advantage, ratio, spread_over_tokens, whiten
+from vime_core.algorithms.common import bounded_exp, broadcast_to_tokens, clipped_loss, group_advantage, ratio, whiten
 from vime_core.algorithms.grpo import Grpo
 from vime_core.api.algorithm import Algorithm
 from vime_core.batch.aggregate import AGGREGATIONS
@@ -25,7 +25,7 @@ class SequenceRatio(Grpo):
     name = "sequence-ratio"
 
     def surrogate(self, view: Any, advantage: torch.Tensor, options: Options) -> Any:
-        s = view.spread(bounded_exp(view.seq_mean(view.logp - view.old_logp)))
+        s = view.broadcast_to_tokens(bounded_exp(view.seq_mean(view.logp - view.old_logp)))
         return clipped_loss(s, advantage, 0.2, 0.2).loss, {"ois": s}
 
 
@@ -37,7 +37,7 @@ class ClippedWeight(Algorithm):
     aggregate = "token_mean"
     defaults: ClassVar[Options] = {"eps": 1.0, "eps_high": 4.0}
 
-    def credit(self, batch: Any, options: Options) -> torch.Tensor:
+    def advantages(self, batch: Any, options: Options) -> torch.Tensor:
         return group_advantage(batch)
 
     def surrogate(self, view: Any, advantage: torch.Tensor, options: Options) -> Any:
@@ -51,8 +51,8 @@ class WhitenedToReference(Algorithm):
     name = "whitened-to-reference"
     needs = frozenset({"reward", "ref_logp", "rollout_logp"})
 
-    def credit(self, batch: Any, options: Options) -> torch.Tensor:
-        shaped = spread_over_tokens(batch, batch.t("reward")) - 0.1 * (batch.t("rollout_logp") - batch.t("ref_logp"))
+    def advantages(self, batch: Any, options: Options) -> torch.Tensor:
+        shaped = broadcast_to_tokens(batch, batch.t("reward")) - 0.1 * (batch.t("rollout_logp") - batch.t("ref_logp"))
         return whiten(shaped, batch.t("mask"))
 
     def surrogate(self, view: Any, advantage: torch.Tensor, options: Options) -> Any:
@@ -65,7 +65,7 @@ class Corrected(Grpo):
 
     name = "corrected"
     needs = frozenset({"old_logp", "reward", "rollout_logp"})
-    early_old_logp = True
+    recompute_old_logprobs = True
 
     def select(self, batch: Any, options: Options) -> torch.Tensor:
         return ~batch.t("truncated")

@@ -10,9 +10,9 @@ import pytest
 import torch
 from vime_testing.toy_step import random_case
 
-from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import finish
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.api.errors import ConfigError
@@ -55,7 +55,7 @@ def test_it_reads_its_options_and_logs_known_names(name: str) -> None:
     needs = algorithm.required(options.options)
     case = random_case(0, needs)
     prepared, samples = prepare_step(algorithm, options, case.batch, "token_mean"), range(len(case.batch))
-    share = MicroShare.of(prepared, prepared.weight(samples), samples, needs=needs, dtype=torch.float64)
+    share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples, needs=needs, dtype=torch.float64)
     _, pairs = micro_loss(algorithm, options, share.view(case.log_probs(case.logits)), share.advantage, share.weight)
     assert options.read - {"kl_coef"} == set(algorithm.defaults) - ELSEWHERE.get(name, set()) - {"kl_coef"}
     assert unknown(f"train/{metric}" for metric in {**prepared.metrics, **finish(pairs)}) == []
@@ -65,8 +65,8 @@ def test_it_reads_its_options_and_logs_known_names(name: str) -> None:
 def test_it_has_a_card(name: str) -> None:
     algorithm = REGISTRY.resolve(name)
     assert (algorithm.name, algorithm.aggregate) == (name, check_aggregation(algorithm.aggregate))
-    assert algorithm.card is not None
-    assert all([algorithm.card.title, algorithm.card.source, algorithm.card.advantage, algorithm.card.loss])
+    assert algorithm.info is not None
+    assert all([algorithm.info.title, algorithm.info.source, algorithm.info.advantage, algorithm.info.loss])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -75,7 +75,7 @@ def test_a_reference_is_needed_where_the_reward_has_a_kl(name: str) -> None:
     assert algorithm.required(merge_options(algorithm, {})) == algorithm.needs
     if "kl_coef" in algorithm.defaults:
         assert algorithm.required(switched(name)) == algorithm.needs | {"ref_logp"}
-        assert algorithm.early_old_logp
+        assert algorithm.recompute_old_logprobs
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from vime_testing.toy_step import Subject, random_case
 from vime_core.algorithms.cispo import Cispo
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.gspo import Gspo
-from vime_core.algorithms.terms import Terms
+from vime_core.algorithms.loss_config import LossConfig
 from vime_core.api.algorithm import Algorithm
 
-CASES: dict[str, tuple[Algorithm, str, Terms]] = {
+CASES: dict[str, tuple[Algorithm, str, LossConfig]] = {
     "everything": (
         Grpo(),
         "rollout_mean",
-        Terms(
+        LossConfig(
             entropy_coef=0.03,
             kl_loss_coef=0.2,
             kl_loss_type="k3",
@@ -34,12 +34,12 @@ CASES: dict[str, tuple[Algorithm, str, Terms]] = {
     "rejected out of the denominator": (
         Grpo(),
         "token_mean",
-        Terms(kl_loss_coef=0.2, correction="icepop", correction_options={"leave_denominator": True}),
+        LossConfig(kl_loss_coef=0.2, correction="icepop", correction_options={"leave_denominator": True}),
     ),
     "sequence weights": (
         Gspo(),
         "sample_mean",
-        Terms(
+        LossConfig(
             kl_loss_coef=0.2,
             kl_loss_type="low_var_kl",
             correction="mis",
@@ -55,9 +55,9 @@ CASES: dict[str, tuple[Algorithm, str, Terms]] = {
     "the sampler as the old policy": (
         Gspo(),
         "prompt_mean",
-        Terms(kl_loss_coef=0.1, use_rollout_logprobs=True, normalize_advantages=True),
+        LossConfig(kl_loss_coef=0.1, use_rollout_logprobs=True, normalize_advantages=True),
     ),
-    "overlong": (Cispo(), "fixed_length", Terms(overlong_buffer_len=4, max_response_len=8, opd_kl_coef=0.1)),
+    "overlong": (Cispo(), "fixed_length", LossConfig(overlong_buffer_len=4, max_response_len=8, opd_kl_coef=0.1)),
 }
 #: masked tokens at the end of a response make it longer, and its length is what the penalty is about
 NOT_FOR = {"overlong": {kit.check_padding}}
@@ -86,6 +86,7 @@ def test_the_terms_are_really_there() -> None:
     for name, (algorithm, aggregation, terms) in CASES.items():
         case = random_case(1, Subject(algorithm, aggregation, terms=terms).required)
         losses: list[Any] = [
-            Subject(algorithm, aggregation, terms=each).play(case).loss for each in (terms, Terms(entropy_coef=0.0))
+            Subject(algorithm, aggregation, terms=each).play(case).loss
+            for each in (terms, LossConfig(entropy_coef=0.0))
         ]
         assert losses[0] != losses[1], name

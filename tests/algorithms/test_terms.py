@@ -11,17 +11,17 @@ import pytest
 import torch
 from vime_testing.toy_step import Subject, random_case, small_batch
 
-from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.importance import CORRECTIONS
 from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss_config import NO_TERMS, LossConfig, needed_columns
 from vime_core.algorithms.metrics import finish
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.opd import Opd
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step, wants_old_logp
 from vime_core.algorithms.reinforce import Reinforce, ReinforcePlusPlus
 from vime_core.algorithms.shaping import overlong_penalty
-from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
 from vime_core.api.errors import TrainerError
 from vime_core.batch.step_batch import StepBatch
 from vime_core.config.sections import Config
@@ -49,13 +49,13 @@ class Given(Grpo):
     def __init__(self, advantage: torch.Tensor) -> None:
         self.advantage = advantage
 
-    def credit(self, batch: Any, options: Any) -> torch.Tensor:
+    def advantages(self, batch: Any, options: Any) -> torch.Tensor:
         return self.advantage
 
 
 # from flags ------------------------------------------------------------------------------------------------------
 def test_nothing_by_default() -> None:
-    assert Terms.of(Config()) == NO_TERMS
+    assert LossConfig.of(Config()) == NO_TERMS
     assert NO_TERMS.needs == frozenset()
 
 
@@ -89,7 +89,7 @@ def test_nothing_by_default() -> None:
     ],
 )
 def test_what_flags_ask_for(flags: Golden, want: Golden, needs: set[str]) -> None:
-    terms = Terms.of(Config().replace("algorithm", **flags))
+    terms = LossConfig.of(Config().replace("algorithm", **flags))
     assert terms == replace(NO_TERMS, **want)
     assert terms.needs == needs
     assert needed_columns(Grpo(), GRPO, terms) == Grpo.needs | needs
@@ -97,27 +97,27 @@ def test_what_flags_ask_for(flags: Golden, want: Golden, needs: set[str]) -> Non
 
 def test_a_supervised_stage_has_no_terms() -> None:
     config = Config().replace("algorithm", use_kl_loss=True, use_tis=True, entropy_coef=0.1)
-    assert Terms.of(config.replace("train", loss_type="sft_loss")) == NO_TERMS
+    assert LossConfig.of(config.replace("train", loss_type="sft_loss")) == NO_TERMS
 
 
 def test_when_old_log_probs_are_computed() -> None:
     once = {name: wants_old_logp(Grpo(), GRPO, 1, terms) for name, terms in TERMS.items()}
     assert {name for name, wanted in once.items() if wanted} == {"tis", "opsm", "teacher"}
-    assert not wants_old_logp(Grpo(), GRPO, 2, Terms(use_rollout_logprobs=True))
-    unbiased = Terms(kl_loss_coef=0.1, use_unbiased_kl=True)
+    assert not wants_old_logp(Grpo(), GRPO, 2, LossConfig(use_rollout_logprobs=True))
+    unbiased = LossConfig(kl_loss_coef=0.1, use_unbiased_kl=True)
     options = merge_options(Reinforce(), {})
     assert [wants_old_logp(Reinforce(), options, n, unbiased) for n in (1, 2)] == [False, True]
-    assert not wants_old_logp(Reinforce(), options, 2, Terms(kl_loss_coef=0.1))
+    assert not wants_old_logp(Reinforce(), options, 2, LossConfig(kl_loss_coef=0.1))
 
 
 TERMS = {
-    "kl": Terms(kl_loss_coef=0.1),
-    "whitened": Terms(normalize_advantages=True),
-    "tis": Terms(correction="tis"),
-    "opsm": Terms(opsm_delta=0.1),
-    "teacher": Terms(opd_kl_coef=0.1),
-    "sampler": Terms(use_rollout_logprobs=True),
-    "overlong": Terms(overlong_buffer_len=2, max_response_len=8),
+    "kl": LossConfig(kl_loss_coef=0.1),
+    "whitened": LossConfig(normalize_advantages=True),
+    "tis": LossConfig(correction="tis"),
+    "opsm": LossConfig(opsm_delta=0.1),
+    "teacher": LossConfig(opd_kl_coef=0.1),
+    "sampler": LossConfig(use_rollout_logprobs=True),
+    "overlong": LossConfig(overlong_buffer_len=2, max_response_len=8),
 }
 
 
@@ -131,7 +131,7 @@ def test_overlong_penalty(golden_loss: Golden) -> None:
 
 def test_the_penalty_is_in_the_reward_before_the_baseline() -> None:
     """Rewards 1 and 1; the second is at the limit of 4 and loses 0.5."""
-    terms = Terms(overlong_buffer_len=2, overlong_penalty_factor=0.5, max_response_len=4)
+    terms = LossConfig(overlong_buffer_len=2, overlong_penalty_factor=0.5, max_response_len=4)
     batch = small_batch([[1], [1] * 4], reward=[1.0, 1.0])
     prepared = prepare_step(Grpo(), NO_STD, batch, "token_mean", terms=terms)
     assert prepared.advantage.tolist() == [0.25, -0.25, -0.25, -0.25, -0.25]
@@ -141,7 +141,7 @@ def test_the_penalty_is_in_the_reward_before_the_baseline() -> None:
 
 
 def test_an_unscored_sample_stays_unscored() -> None:
-    terms = Terms(overlong_buffer_len=2, max_response_len=4)
+    terms = LossConfig(overlong_buffer_len=2, max_response_len=4)
     batch = small_batch([[1] * 4, [1], [1]], reward=[math.nan, 1.0, 0.0])
     prepared = prepare_step(Grpo(), NO_STD, batch, "token_mean", terms=terms)
     assert prepared.metrics["unselected_samples"] == 1
@@ -150,7 +150,7 @@ def test_an_unscored_sample_stays_unscored() -> None:
 
 def test_masked_truncated_samples_keep_their_reward_in_the_baseline() -> None:
     batch = small_batch([[1]] * 4, reward=[1.0, 0.0, 1.0, 0.0], truncated=[0, 0, 0, 1])
-    prepared = prepare_step(Grpo(), NO_STD, batch, "sample_mean", terms=Terms(mask_truncated_samples=True))
+    prepared = prepare_step(Grpo(), NO_STD, batch, "sample_mean", terms=LossConfig(mask_truncated_samples=True))
     assert prepared.advantage.tolist() == [0.5, -0.5, 0.5, 0.0]
     assert prepared.weight(range(4)).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
 
@@ -158,22 +158,22 @@ def test_masked_truncated_samples_keep_their_reward_in_the_baseline() -> None:
 # old log-probs ---------------------------------------------------------------------------------------------------
 def test_the_sampler_stands_for_the_old_policy() -> None:
     batch = small_batch([[1, 0, 1]], rollout_logp=[-1.0, math.nan, -2.0])
-    prepared = prepare_step(Grpo(), GRPO, batch, "token_mean", terms=Terms(use_rollout_logprobs=True))
-    share = MicroShare.of(prepared, prepared.weight([0]), [0])
+    prepared = prepare_step(Grpo(), GRPO, batch, "token_mean", terms=LossConfig(use_rollout_logprobs=True))
+    share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0])
     assert share.view(torch.zeros(3)).old_logp.tolist() == [-1.0, 0.0, -2.0]
 
 
 def test_without_its_log_probs_the_sampler_stands_for_nobody() -> None:
     batch = small_batch([[1, 1], [1]], rollout_logp=[-1.0, -1.0, math.nan])
     with pytest.raises(TrainerError, match=r"use_rollout_logprobs needs rollout_logp.* at 1 of 3 .* in sample 1"):
-        prepare_step(Grpo(), GRPO, batch, "token_mean", terms=Terms(use_rollout_logprobs=True))
+        prepare_step(Grpo(), GRPO, batch, "token_mean", terms=LossConfig(use_rollout_logprobs=True))
 
 
 # advantages ------------------------------------------------------------------------------------------------------
 def test_whitening_is_over_what_counts() -> None:
     batch = small_batch([[1, 0], [1], [1]], truncated=[0, 0, 1])
     algorithm = Given(torch.tensor([1.0, 50.0, 3.0, 99.0]))
-    terms = Terms(normalize_advantages=True, mask_truncated_samples=True)
+    terms = LossConfig(normalize_advantages=True, mask_truncated_samples=True)
     got = prepare_step(algorithm, GRPO, batch, "token_mean", terms=terms).advantage
     assert got.tolist() == pytest.approx([-math.sqrt(0.5), 0.0, math.sqrt(0.5), 0.0], abs=1e-6)
 
@@ -182,7 +182,7 @@ def test_whitening_twice_is_whitening_once() -> None:
     case = random_case(3, frozenset({"old_logp"}))
     subject = Subject(ReinforcePlusPlus(), "token_mean")
     once = subject.prepare(case.batch).advantage
-    twice = replace(subject, terms=Terms(normalize_advantages=True)).prepare(case.batch).advantage
+    twice = replace(subject, terms=LossConfig(normalize_advantages=True)).prepare(case.batch).advantage
     torch.testing.assert_close(once, twice, atol=1e-6, rtol=0)
 
 
@@ -190,7 +190,7 @@ def test_distillation(golden_loss: Golden) -> None:
     inputs, want = golden_loss["inputs"]["A"], golden_loss["opd"]
     batch = batch_of(inputs)
     algorithm = Given(flat(inputs["adv_tok"]).float())
-    prepared = prepare_step(algorithm, GRPO, batch, "token_mean", terms=Terms(opd_kl_coef=1.0))
+    prepared = prepare_step(algorithm, GRPO, batch, "token_mean", terms=LossConfig(opd_kl_coef=1.0))
     mask = batch.t("mask")
     torch.testing.assert_close(
         prepared.advantage[mask].double(), flat(want["adv_coef1_on_adv_tok"])[mask], atol=1e-6, rtol=0
@@ -200,7 +200,7 @@ def test_distillation(golden_loss: Golden) -> None:
 
 def test_distillation_by_its_own_algorithm_is_the_same(golden_loss: Golden) -> None:
     inputs, want = golden_loss["inputs"]["A"], golden_loss["opd"]
-    got = Opd().credit(batch_of(inputs), merge_options(Opd(), {}))
+    got = Opd().advantages(batch_of(inputs), merge_options(Opd(), {}))
     torch.testing.assert_close(got.double(), -flat(want["reverse_kl"]), atol=1e-6, rtol=0)
     sums = [
         sum(r for r, m in zip(row, mask) if m) / sum(mask) for row, mask in zip(want["reverse_kl"], inputs["masks"])
@@ -212,7 +212,7 @@ def test_d3_whitening_comes_before_the_teacher(cases_loss: Golden) -> None:
     case = cases_loss["D3"]
     gap = torch.tensor(case["inputs"]["reverse_kl"])
     batch = small_batch([[1, 1]]).with_columns(teacher_logp=-gap).with_old_logp(torch.zeros(2))
-    terms = Terms(normalize_advantages=True, opd_kl_coef=case["inputs"]["coef"])
+    terms = LossConfig(normalize_advantages=True, opd_kl_coef=case["inputs"]["coef"])
     got = prepare_step(Given(torch.zeros(2)), GRPO, batch, "token_mean", terms=terms).advantage
     assert got.tolist() == pytest.approx(case["right"], abs=1e-6)
 
@@ -232,7 +232,7 @@ def test_d2_the_sampled_tokens_term_has_the_reverse_kls_gradient(cases_loss: Gol
 
 
 @pytest.mark.parametrize(("column", "terms"), [("teacher_logp", TERMS["teacher"]), ("ref_logp", TERMS["kl"])])
-def test_a_models_nan_is_an_error_and_not_a_weight(column: str, terms: Terms) -> None:
+def test_a_models_nan_is_an_error_and_not_a_weight(column: str, terms: LossConfig) -> None:
     batch = small_batch([[1, 0, 1]]).with_columns(**{column: torch.tensor([-1.0, math.nan, math.nan])})
     batch = batch.with_old_logp(torch.zeros(3))
     with pytest.raises(TrainerError, match=rf"needs {column}, which is not finite at 1 of 2 trainable tokens"):
@@ -251,9 +251,9 @@ def test_a_missing_column_is_named(name: str) -> None:
 @pytest.mark.parametrize(("kind", "unbiased"), [("k2", False), ("k3", False), ("low_var_kl", False), ("k3", True)])
 def test_the_kl_has_the_steps_own_weights(golden_loss: Golden, kind: str, unbiased: bool) -> None:
     inputs, batch = golden_loss["inputs"]["A"], batch_of(golden_loss["inputs"]["A"])
-    terms = Terms(kl_loss_coef=0.5, kl_loss_type=kind, use_unbiased_kl=unbiased)
+    terms = LossConfig(kl_loss_coef=0.5, kl_loss_type=kind, use_unbiased_kl=unbiased)
     prepared = prepare_step(Grpo(), GRPO, batch, "sample_mean", terms=terms)
-    share = MicroShare.of(prepared, prepared.weight(range(6)), range(6), needs={"ref_logp"}, dtype=torch.float64)
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), needs={"ref_logp"}, dtype=torch.float64)
     view = share.view(flat(inputs["logp"]))
     plain, _ = micro_loss(Grpo(), GRPO, view, share.advantage, share.weight)
     loss, pairs = micro_loss(Grpo(), GRPO, view, share.advantage, share.weight, terms=terms)
@@ -270,23 +270,23 @@ def test_a_correction_weighs_the_surrogate_only() -> None:
     """A token that is rejected still pulls towards the reference."""
     batch = small_batch([[1]]).with_columns(ref_logp=torch.tensor([-2.0]))
     prepared = prepare_step(Grpo(), GRPO, batch, "token_mean")
-    share = MicroShare.of(prepared, prepared.weight([0]), [0], needs={"ref_logp"})
+    share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0], needs={"ref_logp"})
     view = share.view(torch.tensor([-1.0], requires_grad=True))
     loss, _ = micro_loss(
-        Grpo(), GRPO, view, torch.ones(1), torch.ones(1), torch.zeros(1), terms=Terms(kl_loss_coef=1.0)
+        Grpo(), GRPO, view, torch.ones(1), torch.ones(1), torch.zeros(1), terms=LossConfig(kl_loss_coef=1.0)
     )
     assert float(loss.detach()) == 0.5
 
 
 def test_without_a_reference_there_is_no_kl() -> None:
     prepared = prepare_step(Grpo(), GRPO, small_batch([[1]]), "token_mean")
-    view = MicroShare.of(prepared, prepared.weight([0]), [0]).view(torch.zeros(1))
+    view = MicroBatchSlice.of(prepared, prepared.weight([0]), [0]).view(torch.zeros(1))
     with pytest.raises(TrainerError, match=r"kl_loss_coef is 1\.0, but no reference"):
-        micro_loss(Grpo(), GRPO, view, torch.ones(1), torch.ones(1), terms=Terms(kl_loss_coef=1.0))
+        micro_loss(Grpo(), GRPO, view, torch.ones(1), torch.ones(1), terms=LossConfig(kl_loss_coef=1.0))
 
 
 def test_terms_leave_the_batch_alone() -> None:
-    everything = Terms(
+    everything = LossConfig(
         normalize_advantages=True, opd_kl_coef=0.1, correction="tis", opsm_delta=0.1, overlong_buffer_len=3
     )
     case = random_case(5, frozenset({"teacher_logp"}))

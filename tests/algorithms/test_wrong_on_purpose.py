@@ -12,7 +12,7 @@ import torch
 from vime_testing import algorithms as kit
 from vime_testing.toy_step import Subject, random_case
 
-from vime_core.algorithms.common import bounded_exp, spread_over_tokens, whiten
+from vime_core.algorithms.common import bounded_exp, broadcast_to_tokens, whiten
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.metrics import Pair
@@ -20,7 +20,7 @@ from vime_core.algorithms.ppo import Ppo
 from vime_core.algorithms.reinforce import ReinforcePlusPlus
 from vime_core.algorithms.returns import gae
 from vime_core.algorithms.sft import Sft
-from vime_core.api.algorithm import Credit
+from vime_core.api.algorithm import Advantages
 
 Result = tuple[torch.Tensor, dict[str, Pair]]
 
@@ -59,7 +59,7 @@ class OwnBaseline(Sft):
 class LocalSequence(Grpo):
     def surrogate(self, view: Any, advantage: Any, options: Any) -> Any:
         alone = replace(view, reduce=None)
-        return -advantage * view.spread(bounded_exp(alone.seq_mean(view.logp - view.old_logp))), {}
+        return -advantage * view.broadcast_to_tokens(bounded_exp(alone.seq_mean(view.logp - view.old_logp))), {}
 
 
 class OneSidedReduce(Grpo):
@@ -69,15 +69,15 @@ class OneSidedReduce(Grpo):
         gap = view.logp - view.old_logp
         local = replace(view, reduce=None).seq_mean(gap)
         total = view.seq_mean(gap)
-        return -advantage * view.spread(bounded_exp(local + (total - local).detach())), {}
+        return -advantage * view.broadcast_to_tokens(bounded_exp(local + (total - local).detach())), {}
 
 
 class GroupsByCount(Grpo):
-    def credit(self, batch: Any, options: Any) -> torch.Tensor:
+    def advantages(self, batch: Any, options: Any) -> torch.Tensor:
         reward = batch.t("reward")
         pairs = reward[: len(reward) // 2 * 2].reshape(-1, 2)
-        centred = torch.cat([(pairs - pairs.mean(1, keepdim=True)).flatten(), reward[len(reward) // 2 * 2 :] * 0])
-        return centred.float()[batch.seg()]
+        centered = torch.cat([(pairs - pairs.mean(1, keepdim=True)).flatten(), reward[len(reward) // 2 * 2 :] * 0])
+        return centered.float()[batch.seg()]
 
 
 class WritesAdvantage(Grpo):
@@ -94,9 +94,9 @@ class DetachedRatio(Grpo):
 class ValuesOfMaskedTokens(Ppo):
     """Targets that look at values where nothing is trained."""
 
-    def credit(self, batch: Any, options: Any) -> Credit:
+    def advantages(self, batch: Any, options: Any) -> Advantages:
         values = batch.t("values").nan_to_num(0.0)
-        return Credit(
+        return Advantages(
             *(x.float() for x in gae(values, values, torch.ones_like(batch.t("mask")), batch.seg(), 1.0, 1.0))
         )
 
@@ -104,9 +104,9 @@ class ValuesOfMaskedTokens(Ppo):
 class WhitensAll(ReinforcePlusPlus):
     """Statistics over masked tokens, too."""
 
-    def credit(self, batch: Any, options: Any) -> torch.Tensor:
+    def advantages(self, batch: Any, options: Any) -> torch.Tensor:
         every = torch.ones_like(batch.t("mask"))
-        return whiten(spread_over_tokens(batch, batch.t("reward")), every)
+        return whiten(broadcast_to_tokens(batch, batch.t("reward")), every)
 
 
 GRPO = Subject(Grpo(), "token_mean")

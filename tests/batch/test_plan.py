@@ -12,7 +12,7 @@ from vime_testing.toy_step import small_batch
 
 from vime_core.api.errors import DataError
 from vime_core.batch.bins import even_out, pack_by_tokens, split_until
-from vime_core.batch.plan import Balance, StepPlan, forward_of, plan_forward, plan_steps
+from vime_core.batch.plan import Balance, BatchPlan, forward_of, plan_forward, plan_steps
 from vime_core.batch.step_batch import StepBatch
 
 
@@ -49,7 +49,7 @@ def flat(micro_batches: list[list[list[int]]]) -> list[int]:
     return [i for rank in micro_batches for b in rank for i in b]
 
 
-def check(step: StepPlan, batch: StepBatch, ranks: int, cap: int | None, most: int, multiple: int = 1) -> None:
+def check(step: BatchPlan, batch: StepBatch, ranks: int, cap: int | None, most: int, multiple: int = 1) -> None:
     assert sorted(flat(step.micro_batches)) == step.samples
     assert len(step.micro_batches) == ranks
     assert {len(rank) for rank in step.micro_batches} == {step.micro_batches_per_rank}

@@ -15,9 +15,9 @@ from vime_core.algorithms.grpo import Grpo
 class Mine(Grpo):
     """Half of GRPO's advantage."""
     name = "mine"
-    card = None
-    def credit(self, batch, options):
-        return super().credit(batch, options) / 2
+    info = None
+    def advantages(self, batch, options):
+        return super().advantages(batch, options) / 2
 '''
 
 

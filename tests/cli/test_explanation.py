@@ -13,12 +13,12 @@ from vime_cli.explain.text import lines
 from vime_cli.main import main
 from vime_testing.toy_step import random_case
 
-from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import finish
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
-from vime_core.algorithms.terms import Terms
 from vime_core.api.errors import DataError
 from vime_core.batch.plan import plan_steps
 from vime_core.observe.loss_inputs import read_loss_inputs
@@ -26,15 +26,17 @@ from vime_core.plugin.plugins import Plugins
 from vime_core.training.loss_record import LossRecord, plain
 
 AGGREGATIONS = ["sample_mean", "rollout_mean", "token_mean", "fixed_length", "prompt_mean", "sample_mean_nonempty"]
-SHAPED = Terms(overlong_buffer_len=4, max_response_len=8, use_rollout_logprobs=True, normalize_advantages=True)
-WITH_KL = Terms(kl_loss_coef=0.1, kl_loss_type="k3", use_unbiased_kl=True)
+SHAPED = LossConfig(overlong_buffer_len=4, max_response_len=8, use_rollout_logprobs=True, normalize_advantages=True)
+WITH_KL = LossConfig(kl_loss_coef=0.1, kl_loss_type="k3", use_unbiased_kl=True)
 
 
 def algorithm_of(name: str) -> Any:
     return Plugins.load(autoload=False, environ={}).algorithms.resolve(name)()
 
 
-def keep(folder: Path, name: str, aggregation: str, terms: Terms, optimizer_steps: int = 1) -> list[dict[str, float]]:
+def keep(
+    folder: Path, name: str, aggregation: str, terms: LossConfig, optimizer_steps: int = 1
+) -> list[dict[str, float]]:
     """Write the file of a step as the trainer does; the metrics of each optimizer step."""
     algorithm, case = algorithm_of(name), random_case(3, frozenset({"ref_logp"}))
     options = merge_options(algorithm, {})
@@ -47,7 +49,9 @@ def keep(folder: Path, name: str, aggregation: str, terms: Terms, optimizer_step
     metrics = []
     for plan in plans:
         needs = algorithm.required(options) | terms.needs
-        share = MicroShare.of(prepared, prepared.weight(plan.samples), plan.samples, needs=needs, dtype=torch.float64)
+        share = MicroBatchSlice.of(
+            prepared, prepared.weight(plan.samples), plan.samples, needs=needs, dtype=torch.float64
+        )
         view = share.view(logp[share.index])
         _, pairs = micro_loss(algorithm, options, view, share.advantage, share.weight, share.correction, None, terms)
         metrics.append(finish(pairs))
@@ -58,10 +62,10 @@ def keep(folder: Path, name: str, aggregation: str, terms: Terms, optimizer_step
     return metrics
 
 
-@pytest.mark.parametrize("terms", [Terms(), WITH_KL, SHAPED], ids=["plain", "kl", "shaped"])
+@pytest.mark.parametrize("terms", [LossConfig(), WITH_KL, SHAPED], ids=["plain", "kl", "shaped"])
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("name", ["grpo", "gspo"])
-def test_the_shares_of_all_samples_are_the_loss(tmp_path: Path, name: str, aggregation: str, terms: Terms) -> None:
+def test_the_shares_of_all_samples_are_the_loss(tmp_path: Path, name: str, aggregation: str, terms: LossConfig) -> None:
     (metrics,) = keep(tmp_path, name, aggregation, terms)
     inputs, algorithm = read_loss_inputs(tmp_path / "loss", 7), algorithm_of(name)
     each = [explain_sample(inputs, algorithm, i) for i in range(len(inputs.columns["reward"]))]
@@ -73,7 +77,7 @@ def test_the_shares_of_all_samples_are_the_loss(tmp_path: Path, name: str, aggre
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_the_printed_denominators_make_the_weight(tmp_path: Path, aggregation: str) -> None:
-    keep(tmp_path, "grpo", aggregation, Terms())
+    keep(tmp_path, "grpo", aggregation, LossConfig())
     inputs = read_loss_inputs(tmp_path / "loss", 7)
     starts = torch.from_numpy(inputs.columns["response_lengths"]).cumsum(0)
     for i in range(len(starts)):
@@ -90,7 +94,7 @@ def test_the_printed_denominators_make_the_weight(tmp_path: Path, aggregation: s
 
 
 def test_several_optimizer_steps_each_have_their_own_denominators(tmp_path: Path) -> None:
-    metrics = keep(tmp_path, "grpo", "token_mean", Terms(), optimizer_steps=3)
+    metrics = keep(tmp_path, "grpo", "token_mean", LossConfig(), optimizer_steps=3)
     inputs = read_loss_inputs(tmp_path / "loss", 7)
     for i in range(len(inputs.columns["reward"])):
         e = explain_sample(inputs, algorithm_of("grpo"), i)
@@ -101,7 +105,7 @@ def test_several_optimizer_steps_each_have_their_own_denominators(tmp_path: Path
 
 
 def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (metrics,) = keep(tmp_path, "grpo", "rollout_mean", Terms())
+    (metrics,) = keep(tmp_path, "grpo", "rollout_mean", LossConfig())
     assert main(["explain", "loss", "--run", str(tmp_path), "--step", "7", "--sample", "2"]) == 0
     printed = capsys.readouterr().out
     assert f"the trainer logged pg_loss {metrics['pg_loss']:+.6g}" in printed
@@ -110,7 +114,7 @@ def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keep(tmp_path, "grpo", "rollout_mean", Terms())
+    keep(tmp_path, "grpo", "rollout_mean", LossConfig())
     with pytest.raises(DataError, match=r"has samples 0 \.\. \d+, not 999"):
         explain_sample(read_loss_inputs(tmp_path / "loss", 7), algorithm_of("grpo"), 999)
     assert main(["explain", "loss", "--run", str(tmp_path), "--step", "8", "--sample", "0"]) == 2

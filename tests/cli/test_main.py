@@ -77,7 +77,8 @@ def test_nothing_heavy_is_imported_by_the_kernel(module) -> None:
 def command(body: str) -> subprocess.CompletedProcess[str]:
     """Run ``main`` with a plugin command of this body, as a console script would."""
     code = (
-        "import sys\nfrom vime_core import hookimpl, errors\nfrom vime_core.plugin.plugins import Plugins\n"
+        "import sys\nfrom vime_core import hookimpl\nfrom vime_core.api import errors\n"
+        "from vime_core.plugin.plugins import Plugins\n"
         f"def failing(argv):\n    {body}\n"
         "class Hooks:\n    @hookimpl\n    def vime_register_commands(self, registry):\n"
         "        registry.add('failing', failing)\n"

@@ -23,12 +23,12 @@ def test_every_group_has_one_fate_and_they_add_up():
     ledger.requeue(4)
     ledger.check()
     assert ledger.metrics() == {
-        "rollout/ledger/trained": 1,
-        "rollout/ledger/filtered": 1,
-        "rollout/ledger/unscored": 1,
-        "rollout/ledger/failed": 1,
-        "rollout/ledger/in_flight": 1,
-        "rollout/ledger/waiting": 1,
+        "rollout/groups/trained": 1,
+        "rollout/groups/filtered": 1,
+        "rollout/groups/unscored": 1,
+        "rollout/groups/failed": 1,
+        "rollout/groups/in_flight": 1,
+        "rollout/groups/waiting": 1,
     }
     assert ledger.reasons(Outcome.UNSCORED) == {"timeout": 1}
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.models import build_model
 from vime_core.devices.cpu import CpuBackend
 from vime_core.training.megatron.shims import MegatronShims
-from vime_core.training.megatron.torch_proxy import TorchStandIn
+from vime_core.training.megatron.torch_proxy import TorchProxy
 
 
 def test_answers_what_every_device_must() -> None:
@@ -91,7 +91,7 @@ def test_shims_are_named_and_idempotent() -> None:
     assert list(device.adapt_megatron()) == first
     assert clip_grads.clip_grad_by_total_norm_fp32.__code__ is code
     assert utils.torch is stand_in
-    assert isinstance(stand_in, TorchStandIn)
+    assert isinstance(stand_in, TorchProxy)
     assert len(set(first)) == len(first)
     assert "megatron.core.optimizer.clip_grads:clip_grad_by_total_norm_fp32" in first
     assert all(name.split(":")[0].startswith(("megatron.core", "mbridge.core")) for name in first)
@@ -101,7 +101,7 @@ def test_shims_are_named_and_idempotent() -> None:
 def test_the_stand_in_translates_cuda_and_forwards_the_rest() -> None:
     import torch
 
-    stand_in = TorchStandIn(CpuBackend())
+    stand_in = TorchProxy(CpuBackend())
     assert stand_in.zeros(2, device="cuda", pin_memory=True).device == torch.device("cpu")
     assert stand_in.cuda.current_device() == torch.device("cpu")
     assert stand_in.Tensor is torch.Tensor

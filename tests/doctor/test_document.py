@@ -45,7 +45,7 @@ def test_the_findings_are_found() -> None:
 
 
 def test_every_flag_of_the_command_is_named() -> None:
-    source = (Path(__file__).parents[2] / "cli" / "vime_cli" / "doctor.py").read_text("utf-8")
+    source = (Path(__file__).parents[2] / "cli" / "vime_cli" / "doctor" / "cli.py").read_text("utf-8")
     flags = re.findall(r'add\("(--[a-z-]+)"', source)
     assert len(flags) == 7
     assert all(flag in TEXT for flag in flags)

@@ -12,13 +12,13 @@ import pytest
 
 from vime_core.api.errors import ConfigError
 from vime_core.devices.cpu import CpuBackend
-from vime_core.inference.node_placement import Place, shared_place
+from vime_core.inference.node_placement import NodePlacement, shared_placement
 
 #: run in a process of its own: trainer ranks that take every device, and engines beside them that say what they see
 DRIVER = """
 import json, os, sys, ray
 from vime_core.devices.cpu import CpuBackend
-from vime_core.inference.node_placement import Place, shared_place
+from vime_core.inference.node_placement import NodePlacement, shared_placement
 
 resource, variable, size = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
 
@@ -38,15 +38,15 @@ device = Device()
 @ray.remote
 class Worker:
     def place(self):
-        return Place.here()
+        return NodePlacement.here()
 
     def sees(self):
-        return Place.here().node, os.environ.get(variable or "")
+        return NodePlacement.here().node, os.environ.get(variable or "")
 
 trainers = [Worker.options(**device.ray_options(1)).remote() for _ in range(4)]
 ranks = ray.get([trainer.place.remote() for trainer in trainers], timeout=60)
 free = ray.available_resources().get(resource, 0)
-places = [shared_place(ranks, index, size) for index in range(4 // size)]
+places = [shared_placement(ranks, index, size) for index in range(4 // size)]
 engines = [
     Worker.options(**place.options(device), runtime_env={"env_vars": dict(place.environment(device))}).remote()
     for place in places
@@ -94,14 +94,14 @@ class Listed(CpuBackend):
 
 
 def test_devices_are_told_by_number() -> None:
-    place = shared_place([Place("n", ("10",)), Place("n", ("2",))], 0, 2)
+    place = shared_placement([NodePlacement("n", ("10",)), NodePlacement("n", ("2",))], 0, 2)
     assert place.environment(Listed())["SEEN"] == "2,10"
     assert place.environment(CpuBackend()) == {}
-    assert Place("n").environment(Listed()) == {}
+    assert NodePlacement("n").environment(Listed()) == {}
 
 
 def test_an_engine_has_one_node() -> None:
-    ranks = [Place(node, (str(index),)) for node in "ab" for index in range(3)]
-    assert shared_place(ranks, 1, 1) == Place("a", ("1",))
+    ranks = [NodePlacement(node, (str(index),)) for node in "ab" for index in range(3)]
+    assert shared_placement(ranks, 1, 1) == NodePlacement("a", ("1",))
     with pytest.raises(ConfigError, match="engine 1 would take the devices of trainer ranks 2 to 3"):
-        shared_place(ranks, 1, 2)
+        shared_placement(ranks, 1, 2)

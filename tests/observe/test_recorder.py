@@ -77,8 +77,8 @@ def test_the_summary_of_a_recorded_run(folder):
             step_metrics(
                 **{
                     "train/train_rollout_logprob_abs_diff": gap,
-                    "rollout/ledger/trained": 8 * version,
-                    "rollout/ledger/unscored": 1,
+                    "rollout/groups/trained": 8 * version,
+                    "rollout/groups/unscored": 1,
                 }
             ),
         )

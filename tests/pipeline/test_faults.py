@@ -49,11 +49,11 @@ def test_a_reward_that_cannot_judge_some_samples(tmp_path: Path, grpo: Options) 
     rows = step_rows(tmp_path / "run")
     assert len(rows) == 2
     for row in rows:
-        fates = {name.rpartition("/")[2]: n for name, n in row.items() if name.startswith("rollout/ledger/")}
+        fates = {name.rpartition("/")[2]: n for name, n in row.items() if name.startswith("rollout/groups/")}
         assert fates["trained"] == 4 * (row["step"] + 1)
         assert fates["unscored"] > 0
         assert fates["failed"] == 0
-    last = {name.rpartition("/")[2]: n for name, n in rows[-1].items() if name.startswith("rollout/ledger/")}
+    last = {name.rpartition("/")[2]: n for name, n in rows[-1].items() if name.startswith("rollout/groups/")}
     samples = [s for step in range(2) for s in json_lines(tmp_path / "run" / "samples" / f"step_{step:06d}.jsonl")]
     unscored = [sample for sample in samples if sample["outcome"] == "unscored"]
     assert len({sample["group"] for sample in unscored}) == last["unscored"]

@@ -12,7 +12,7 @@ import pytest
 from vime_core.api.errors import SyncError
 from vime_core.config.sections import Config
 from vime_core.devices.cpu import CpuBackend
-from vime_core.pipeline.colocation import SharedDevices, Turns, turns_of
+from vime_core.pipeline.device_sharing import DeviceSharing, SharedDevices, device_sharing_of
 from vime_core.pipeline.stack import Stack
 
 
@@ -69,14 +69,14 @@ def untimed() -> Iterator[None]:
     yield
 
 
-def shared(notes: Any, level: int | None = 2, parks: bool = True) -> Turns:
+def shared(notes: Any, level: int | None = 2, parks: bool = True) -> DeviceSharing:
     turns = SharedDevices(notes, level, parks, untimed)
     assert turns.before_engines([]) == ["place"]
     turns.engines_are_up(notes)
     return turns
 
 
-def push(turns: Turns, notes: Any) -> None:
+def push(turns: DeviceSharing, notes: Any) -> None:
     """Through the stack's own push, by a sync that asks for the canary when the weights are over."""
 
     def sync(version: int) -> str:
@@ -163,7 +163,7 @@ def test_each_side_may_stay(notes: Notes) -> None:
 
 
 def test_with_devices_of_their_own_nobody_moves(notes: Notes) -> None:
-    turns = turns_of(Config(), SleepyBackend(), notes, untimed)  # type: ignore[arg-type]
+    turns = device_sharing_of(Config(), SleepyBackend(), notes, untimed)  # type: ignore[arg-type]
     assert turns.before_engines([]) == ()
     turns.engines_are_up(notes)  # type: ignore[arg-type]
     for turn in (turns.training, turns.saving, turns.sampling):
@@ -189,7 +189,7 @@ def test_the_device_decides_what_the_configuration_leaves_open(
     notes: Notes, device: type[CpuBackend], wishes: dict[str, Any], moves: list[str]
 ) -> None:
     config = Config().replace("cluster", colocate=True, **wishes)
-    turns = turns_of(config, device(), notes, untimed)  # type: ignore[arg-type]
+    turns = device_sharing_of(config, device(), notes, untimed)  # type: ignore[arg-type]
     assert turns.before_engines([]) == ["place"]
     turns.engines_are_up(notes)  # type: ignore[arg-type]
     notes.take()

@@ -160,8 +160,8 @@ def test_every_sync_left_a_receipt(finished: Finished) -> None:
 @pytest.mark.e2e
 def test_the_ledger_adds_up(finished: Finished) -> None:
     for row in step_rows(finished.grpo):
-        fates = {name: value for name, value in row.items() if name.startswith("rollout/ledger/")}
-        assert sum(fates.values()) == fates["rollout/ledger/trained"] == 16 * (row["step"] + 1)
+        fates = {name: value for name, value in row.items() if name.startswith("rollout/groups/")}
+        assert sum(fates.values()) == fates["rollout/groups/trained"] == 16 * (row["step"] + 1)
 
 
 @pytest.mark.e2e

@@ -130,7 +130,7 @@ def test_needs_read_from_the_source_are_the_algorithms_own(name: str) -> None:
     algorithm: Any = plugins.algorithms.get(name).load()
     read = facts_of(plugins.algorithms.get(name).target_text)
     assert frozenset(read["needs"]) == algorithm.needs
-    assert read["early_old_logp"] == algorithm.early_old_logp
+    assert read["recompute_old_logprobs"] == algorithm.recompute_old_logprobs
     config = Config().replace("algorithm", advantage_estimator=name)
     found = needs_of(config.replace("rollout", rollout_batch_size=8), plugins)
     assert isinstance(found, Needs)

@@ -24,7 +24,7 @@ from vime_core.observe.phases import PhaseClock
 from vime_core.observe.progress import make_progress
 from vime_core.observe.recorder import Recorder
 from vime_core.observe.runfolder import RunFolder
-from vime_core.pipeline.colocation import Turns
+from vime_core.pipeline.device_sharing import DeviceSharing
 from vime_core.pipeline.synchronous import Loop
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.rollout = self.trainer = self
-        self.turns = Turns()
+        self.turns = DeviceSharing()
 
     def train(self, step: int, batch: object) -> dict[str, float]:
         return {"train/tokens": 2e6}
@@ -125,7 +125,7 @@ def test_no_hook_is_called_where_samples_tensors_and_tokens_are_handled() -> Non
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
                 found.add(path.relative_to(ROOT / "vime_core").parts[0])
-    assert found <= {"pipeline", "engine", "testing", "doctor"}
+    assert found <= {"pipeline", "runtime", "inference"}
     assert "pipeline" in found
 
 

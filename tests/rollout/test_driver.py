@@ -19,7 +19,7 @@ from vime_core.rollout.driver import Bounds, RolloutDriver
 from vime_core.rollout.filters import check_reward_nonzero_std
 from vime_core.rollout.gate import Gate
 from vime_core.rollout.generate import Generate
-from vime_core.rollout.group_runner import Player
+from vime_core.rollout.group_runner import GroupRunner
 from vime_core.rollout.sampling import train_params
 from vime_core.rollout.scoring import Scorer
 
@@ -38,7 +38,7 @@ class Bench:
         self.ledger = Ledger()
         self.gate = Gate(client)
         scorer = Scorer(reward, "mine", group=False, key=None, timeout=5.0, concurrency=4)
-        player = Player(self.generator, self.gate, train_params(config), scorer, rollout.generate_timeout_secs)
+        player = GroupRunner(self.generator, self.gate, train_params(config), scorer, rollout.generate_timeout_secs)
         base = Bounds.of(config)
         bounds = Bounds(base.in_flight, base.filter_rounds, base.failure_ratio, stall)
         self.driver = RolloutDriver(self.buffer, self.ledger, player, self.gate, bounds, keep)
@@ -71,7 +71,7 @@ def test_exactly_the_groups_of_a_step_in_order(bench, client):
     for step in range(4):
         collected = made.collect(4, step)
         assert [g.id for g in collected.groups] == list(range(4 * step, 4 * step + 4))
-    assert made.ledger.metrics()["rollout/ledger/trained"] == 16
+    assert made.ledger.metrics()["rollout/groups/trained"] == 16
     assert len(made.client.calls) == 16
     assert made.client.aborts == 0
 
@@ -112,7 +112,7 @@ def test_over_sampling_aborts_and_requeues_what_is_left(bench, client, tokenizer
     first = made.collect(4)
     assert [g.id for g in first.groups] == [0, 2, 3, 5]
     assert (first.aborted, first.surplus, engine.aborts) == (2, 0, 1)
-    assert made.ledger.metrics()["rollout/ledger/waiting"] == 2
+    assert made.ledger.metrics()["rollout/groups/waiting"] == 2
     second = made.collect(4, 1)
     assert [g.id for g in second.groups][:2] == [1, 4]
     rollouts = [s.rollout for c in (first, second) for g in c.groups for s in g.samples]
@@ -141,7 +141,7 @@ def test_count_in_is_count_out_over_many_steps(bench, client):
     figures = made.ledger.metrics()
     assert sum(figures.values()) == made.buffer.state_dict()["next"][1]
     state = made.buffer.state_dict()
-    assert figures["rollout/ledger/waiting"] == len(state["queue"])
+    assert figures["rollout/groups/waiting"] == len(state["queue"])
     assert state["in_flight"] == []
 
 
@@ -226,7 +226,7 @@ def test_abort_at_a_dead_engine_is_survived(bench, client):
     made = bench(engine, over_sampling_batch_size=6)
     collected = made.collect(4)
     assert len(collected.groups) == 4
-    assert made.ledger.metrics()["rollout/ledger/in_flight"] == 0
+    assert made.ledger.metrics()["rollout/groups/in_flight"] == 0
 
 
 def test_groups_aborted_by_others_are_handed_out_again(bench, client):

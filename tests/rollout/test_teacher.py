@@ -199,7 +199,7 @@ def test_a_group_is_tried_again_and_then_failed(config: Callable[..., Config], c
     seen: list[Any] = []
     result, ledger = roll(distilling(config()), client(), Marking(fault))
     assert result.metrics["rollout/requeued/retried"] == 1
-    assert (ledger["rollout/ledger/trained"], ledger["rollout/ledger/failed"]) == (4, 1)
+    assert (ledger["rollout/groups/trained"], ledger["rollout/groups/failed"]) == (4, 1)
     assert {row["reason"] for row in result.samples if row["outcome"] == "failed"} == {"teacher: a position is missing"}
     assert np.isfinite(result.batch.extra["teacher_logp"][1]).all()
 

@@ -18,7 +18,7 @@ import torch.multiprocessing
 
 from tests.support.ranks import tell
 from tests.support.train_ranks import make_batch, make_config
-from vime_core.api.algorithm import Algorithm, Credit
+from vime_core.api.algorithm import Advantages, Algorithm
 from vime_core.runtime.ports import free_port
 
 
@@ -29,11 +29,11 @@ class Targets(Algorithm):
     needs = frozenset({"values"})
     defaults: ClassVar[Mapping[str, Any]] = {"bonus": 0.1}
 
-    def credit(self, batch: Any, options: Mapping[str, Any]) -> Credit:
+    def advantages(self, batch: Any, options: Mapping[str, Any]) -> Advantages:
         seg = batch.seg()
         place = torch.arange(batch.response_tokens) - torch.from_numpy(batch.response_starts)[seg]
         returns = batch.t("reward")[seg].float() + place % 3 * options["bonus"]
-        return Credit(returns - batch.t("values"), returns)
+        return Advantages(returns - batch.t("values"), returns)
 
     def surrogate(self, view: Any, advantage: torch.Tensor, options: Mapping[str, Any]) -> Any:
         return -advantage * view.logp, {}

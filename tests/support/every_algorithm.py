@@ -2,7 +2,7 @@
 
     python -m tests.support.every_algorithm MODEL_FOLDER OTHER_FOLDER '{"megatron": {...}}' WORLD
 
-A case is a registered algorithm, GRPO under one of the aggregations, or GRPO with its score centred. Prints
+A case is a registered algorithm, GRPO under one of the aggregations, or GRPO with its score centered. Prints
 ``RESULT {case: [metrics of each step]}``. OTHER_FOLDER is the reference and the teacher. The batch holds
 what breaks averages: a group of one, a group of equal rewards, an empty response, a masked sample, masked tails, NaN
 under the mask, and so few trainable samples in the second step that a rank gets none.
@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 #: the terms around every algorithm but those whose own options exclude them
 TERMS = {"use_kl_loss": True, "kl_loss_coef": 0.05, "kl_loss_type": "k3", "entropy_coef": 0.01, "use_tis": True}
-#: of score centring: the log-probs of further tokens at each place go into the loss
+#: of score centering: the log-probs of further tokens at each place go into the loss
 CENTRED = {"pg_loss_type": "reinforce", "use_score_centering": True, "score_centering_top_k": 4, "use_tis": True}
 
 
@@ -39,10 +39,10 @@ def names() -> list[str]:
     from vime_core.plugin.plugins import Plugins
 
     algorithms = [p.name for p in Plugins.load(autoload=False, environ={}).algorithms if p.name != "sft"]
-    return [*algorithms, *(f"grpo:{aggregation}" for aggregation in AGGREGATIONS), "grpo:centred"]
+    return [*algorithms, *(f"grpo:{aggregation}" for aggregation in AGGREGATIONS), "grpo:centered"]
 
 
-def tricky_batch(step: int, vocabulary: int = 97, centred: bool = False) -> Any:
+def tricky_batch(step: int, vocabulary: int = 97, centered: bool = False) -> Any:
     """12 samples in groups of 3, 1, 3, 3, 2. In step 1 all but one sample are masked."""
     from vime_core.batch.step_batch import StepBatch
     from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
@@ -64,7 +64,7 @@ def tricky_batch(step: int, vocabulary: int = 97, centred: bool = False) -> Any:
     likeliest = np.argsort(rng.random((response.sum(), vocabulary)), axis=1)[:, :4]
     head = np.where(mask[:, None], np.log(rng.dirichlet(np.ones(5), response.sum())[:, :4]), np.nan)
     return StepBatch.of(
-        extra={TOP_IDS: ("response", likeliest), TOP_LOGP: ("response", head)} if centred else None,
+        extra={TOP_IDS: ("response", likeliest), TOP_LOGP: ("response", head)} if centered else None,
         tokens=rng.integers(3, vocabulary, total.sum()),
         total_lengths=total,
         response_lengths=response,
@@ -83,13 +83,13 @@ def train(name: str, folder: str, other: str, sections: dict[str, Any], world: i
     from vime_core.training.worker import TrainerWorker
 
     algorithm, _, variant = name.partition(":")
-    centred = variant == "centred"
-    own = OPTIONS.get(name, {}) | (CENTRED if centred else {})
+    centered = variant == "centered"
+    own = OPTIONS.get(name, {}) | (CENTRED if centered else {})
     terms = {} if "kl_coef" in own else TERMS
     sections = {
         **sections,
         "algorithm": {"advantage_estimator": algorithm, **terms, **own},
-        "train": {**sections["train"], "aggregation": None if centred else variant or None},
+        "train": {**sections["train"], "aggregation": None if centered else variant or None},
         "model": {"ref_load": other, "opd_teacher_load": other if "opd_type" in own else None},
         "rollout": {"rollout_batch_size": 4, "n_samples_per_prompt": 3, "rollout_max_response_len": 24},
     }
@@ -97,7 +97,7 @@ def train(name: str, folder: str, other: str, sections: dict[str, Any], world: i
     worker = TrainerWorker(make_config(sections, world), plugins, plugins.choose_device("cpu").load()(), rank)
     try:
         worker.setup("127.0.0.1", port, folder, None, 100)
-        return [worker.train(step, tricky_batch(step, centred=centred)) for step in range(2)]
+        return [worker.train(step, tricky_batch(step, centered=centered)) for step in range(2)]
     finally:
         worker.close()
 

@@ -166,11 +166,11 @@ class Trial:
         return dict(zip(found, values.tolist(), strict=True))
 
     def _passes(self, **train: bool) -> Any:
-        from vime_core.training.forward_backward import Passes
+        from vime_core.training.forward_backward import LogprobRunner
         from vime_core.training.replay_routers import make_replay
 
         replay = make_replay(self.config.replace("train", **train), self.model.modules, torch.device("cpu"))
-        return Passes(self.model, self.layout, torch.device("cpu"), 1.0, 7, replay=replay)
+        return LogprobRunner(self.model, self.layout, torch.device("cpu"), 1.0, 7, replay=replay)
 
     @property
     def _mine(self) -> list[list[int]]:

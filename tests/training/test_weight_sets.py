@@ -79,9 +79,9 @@ def policy(request: pytest.FixtureRequest, world: Any, folders: dict[str, str]) 
 
 @pytest.fixture
 def sets(policy: Policy, world: Any) -> Any:
-    from vime_core.training.weight_swap import WeightSets
+    from vime_core.training.weight_swap import WeightSwap
 
-    return WeightSets(policy.model, world)
+    return WeightSwap(policy.model, world)
 
 
 def test_the_policy_comes_back_to_the_bit(policy: Policy, sets: Any, folders: dict[str, str]) -> None:
@@ -110,11 +110,11 @@ def assert_holds(weights: dict[str, torch.Tensor], folder: str) -> None:
 
 
 def test_training_goes_on_as_if_nothing_had_happened(world: Any, folders: dict[str, str]) -> None:
-    from vime_core.training.weight_swap import WeightSets
+    from vime_core.training.weight_swap import WeightSwap
 
     for megatron in KINDS.values():
         one, two = (Policy(world, folders["policy"], megatron) for _ in range(2))
-        sets = WeightSets(two.model, world)
+        sets = WeightSwap(two.model, world)
         sets.load("other", folders["other"])
         for _ in range(3):
             one.train()
@@ -144,10 +144,10 @@ def test_it_comes_back_when_a_folder_does_not_fit(policy: Policy, sets: Any, fol
 
 
 def test_a_kept_copy_does_not_move_with_the_policy(world: Any, folders: dict[str, str]) -> None:
-    from vime_core.training.weight_swap import WeightSets
+    from vime_core.training.weight_swap import WeightSwap
 
     policy = Policy(world, folders["policy"], {"bf16": True})
-    sets = WeightSets(policy.model, world)
+    sets = WeightSwap(policy.model, world)
     sets.keep("ref")
     policy.train()
     moved = policy.bits()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from vime_core.api.errors import DeadlineError, SyncError
-from vime_core.weights.gloo_link import MeetingPoint
+from vime_core.weights.gloo_link import RendezvousStore
 from vime_core.weights.manifest import Manifest
 from vime_core.weights.stream import delta
 from vime_core.weights.stream.bucket import Bucket, Packer, entries_of
@@ -193,7 +193,7 @@ class Ends:
     """A sender and receivers at one meeting point; channels are real gloo groups."""
 
     def __init__(self, receivers: int = 2, bucket: int = 1024, **sender: Any) -> None:
-        self.point = MeetingPoint("127.0.0.1")
+        self.point = RendezvousStore("127.0.0.1")
         self.point.open()
         self.made: list[int] = []
         self.sender = StreamPublisher("stream", self._connect, bucket, **sender)
@@ -372,7 +372,7 @@ for version in (1, 2, 3):
 def test_the_same_stream_between_processes() -> None:
     import json
 
-    point = MeetingPoint("127.0.0.1")
+    point = RendezvousStore("127.0.0.1")
     point.open()
     terms = {"host": point.host, "port": point.port, "group": "g", "world": 3, "bucket": 4096, "timeout": 60.0}
     command = [sys.executable, "-c", RECEIVING, json.dumps(terms)]

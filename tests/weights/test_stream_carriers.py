@@ -13,7 +13,7 @@ import torch
 
 from tests.support.threads import in_threads
 from vime_core.api.errors import SyncError
-from vime_core.weights.gloo_link import GlooLink, MeetingPoint
+from vime_core.weights.gloo_link import GlooLink, RendezvousStore
 from vime_core.weights.manifest import Manifest
 from vime_core.weights.stream.communicator import CommunicatorChannel, enabled
 from vime_core.weights.stream.receiver import StreamReceiver
@@ -45,14 +45,14 @@ class FileExporter:
 
 
 @pytest.fixture
-def point() -> Iterator[MeetingPoint]:
-    made = MeetingPoint("127.0.0.1")
+def point() -> Iterator[RendezvousStore]:
+    made = RendezvousStore("127.0.0.1")
     made.open()
     yield made
     made.close()
 
 
-def terms(point: MeetingPoint, timeout: float = 20.0) -> dict[str, Any]:
+def terms(point: RendezvousStore, timeout: float = 20.0) -> dict[str, Any]:
     return {"host": point.host, "port": point.port, "group": "g", "world": 3, "bucket": 512, "timeout": timeout}
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.algorithms.common import STD_EPS, centred_rewards, spread_over_tokens, sum_by
+from vime_core.algorithms.common import STD_EPS, broadcast_to_tokens, centered_rewards, sum_by
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import PolicyAlgorithm
-from vime_core.api.algorithm import Card
+from vime_core.api.algorithm import AlgorithmInfo
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
@@ -20,7 +20,7 @@ class Rloo(PolicyAlgorithm):
     """The baseline of a try is the mean of the others."""
 
     name = "rloo"
-    card = Card(
+    info = AlgorithmInfo(
         title="REINFORCE Leave-One-Out",
         source="Ahmadian et al. 2024, arXiv 2402.14740",
         advantage="R - mean reward of the group's other rollouts = n / (n - 1) (R - mean of the group)",
@@ -29,16 +29,16 @@ class Rloo(PolicyAlgorithm):
     )
     group_based = True
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
-        centred, stats = centred_rewards(batch)
-        return spread_over_tokens(batch, centred * stats.votes / (stats.votes - 1).clamp(min=1))
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+        centered, stats = centered_rewards(batch)
+        return broadcast_to_tokens(batch, centered * stats.votes / (stats.votes - 1).clamp(min=1))
 
 
 class Opo(PolicyAlgorithm):
     """The baseline of least variance if a gradient's size grows with the response's length."""
 
     name = "opo"
-    card = Card(
+    info = AlgorithmInfo(
         title="On-Policy RL with Optimal reward baseline",
         source="Hao et al. 2025, arXiv 2505.23585",
         advantage="R - mean of the group's rewards weighted by trainable tokens",
@@ -47,18 +47,18 @@ class Opo(PolicyAlgorithm):
     )
     group_based = True
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
-        centred, stats = centred_rewards(batch)
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+        centered, stats = centered_rewards(batch)
         tokens = batch.trainable_counts().double() * stats.scored
-        shift = sum_by(stats.index, tokens * centred) / sum_by(stats.index, tokens).clamp(min=1)
-        return spread_over_tokens(batch, torch.where(stats.scored & (stats.std > 0), centred - shift, 0.0))
+        shift = sum_by(stats.index, tokens * centered) / sum_by(stats.index, tokens).clamp(min=1)
+        return broadcast_to_tokens(batch, torch.where(stats.scored & (stats.std > 0), centered - shift, 0.0))
 
 
 class MaxRl(PolicyAlgorithm):
     """Divides by the group's mean reward, so that rare successes count more."""
 
     name = "maxrl"
-    card = Card(
+    info = AlgorithmInfo(
         title="Maximum Likelihood Reinforcement Learning",
         source="Tajwar et al. 2026, arXiv 2602.02710",
         advantage="(R - mean of the group) / (mean of the group + 1e-6)",
@@ -70,7 +70,7 @@ class MaxRl(PolicyAlgorithm):
     )
     group_based = True
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
-        centred, stats = centred_rewards(batch)
-        scaled = centred / (stats.mean.clamp(min=0.0) + STD_EPS)
-        return spread_over_tokens(batch, torch.where(stats.mean > 0, scaled, 0.0))
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+        centered, stats = centered_rewards(batch)
+        scaled = centered / (stats.mean.clamp(min=0.0) + STD_EPS)
+        return broadcast_to_tokens(batch, torch.where(stats.mean > 0, scaled, 0.0))

@@ -1,4 +1,4 @@
-"""Score centring (arXiv 2609.20807): the plain policy gradient less its expectation under the sampler.
+"""Score centering (arXiv 2609.20807): the plain policy gradient less its expectation under the sampler.
 
     loss_t = A ( sum_v sg(q_v w_v) logp_v - sg(w_a) logp_a )        w_v = f(p_v / q_v)
 
@@ -39,7 +39,7 @@ class Weight:
         return torch.where((ratio >= self.low) & (ratio <= self.high), ratio, torch.zeros_like(ratio))
 
 
-def centred_loss(
+def centered_loss(
     logp: torch.Tensor,
     sampler_logp: torch.Tensor,
     top_logp: torch.Tensor,

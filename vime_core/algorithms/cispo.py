@@ -9,14 +9,14 @@ import torch
 
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import clip_range, clip_shares, drift
-from vime_core.api.algorithm import Card, TokenView
+from vime_core.api.algorithm import AlgorithmInfo, TokenView
 
 
 class Cispo(Grpo):
     """GRPO's advantages with a clipped, detached weight."""
 
     name = "cispo"
-    card = Card(
+    info = AlgorithmInfo(
         title="Clipped Importance Sampling Policy Optimization",
         source="MiniMax 2025, arXiv 2506.13585; bounds of Khatri et al. 2025 (ScaleRL), arXiv 2510.13786",
         advantage=GROUP_ADVANTAGE,

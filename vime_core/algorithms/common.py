@@ -105,7 +105,7 @@ def group_stats_of(batch: StepBatch) -> GroupStats:
     return group_stats(batch.t("reward"), batch.t("group"), batch.t("rollout"))
 
 
-def centred_rewards(batch: StepBatch) -> tuple[torch.Tensor, GroupStats]:
+def centered_rewards(batch: StepBatch) -> tuple[torch.Tensor, GroupStats]:
     """([N] float64 ``R - mean`` of the sample's group, the statistics).
 
     Exactly 0 for a group of one rollout, for a group whose rewards are all equal, and for a sample without reward.
@@ -117,9 +117,9 @@ def centred_rewards(batch: StepBatch) -> tuple[torch.Tensor, GroupStats]:
 
 def group_advantage(batch: StepBatch, *, divide_by_std: bool = True) -> torch.Tensor:
     """[R] float32 ``(R - mean) / (std + 1e-6)`` of the sample's group (Shao 2024), or ``R - mean`` (Liu 2025); zeros as
-    in :func:`centred_rewards`."""
-    centred, stats = centred_rewards(batch)
-    return spread_over_tokens(batch, centred / (stats.std + STD_EPS) if divide_by_std else centred)
+    in :func:`centered_rewards`."""
+    centered, stats = centered_rewards(batch)
+    return broadcast_to_tokens(batch, centered / (stats.std + STD_EPS) if divide_by_std else centered)
 
 
 def scored_tokens(batch: StepBatch) -> torch.Tensor:
@@ -127,7 +127,7 @@ def scored_tokens(batch: StepBatch) -> torch.Tensor:
     return batch.t("mask") & torch.isfinite(batch.t("reward"))[batch.seg()]
 
 
-def spread_over_tokens(batch: StepBatch, per_sample: torch.Tensor) -> torch.Tensor:
+def broadcast_to_tokens(batch: StepBatch, per_sample: torch.Tensor) -> torch.Tensor:
     """[N] -> [R] float32."""
     return per_sample.float()[batch.seg()]
 
@@ -147,8 +147,8 @@ def whiten(x: torch.Tensor, mask: torch.Tensor, *, eps: float = 1e-8) -> torch.T
     out = torch.zeros(x.shape, dtype=torch.float32)
     if len(chosen) < 2:
         return out
-    centred = chosen - chosen.mean()
-    variance = centred.square().sum() / (len(chosen) - 1)
+    centered = chosen - chosen.mean()
+    variance = centered.square().sum() / (len(chosen) - 1)
     if variance.sqrt() >= STD_EPS:
-        out[mask] = (centred / (variance + eps).sqrt()).float()
+        out[mask] = (centered / (variance + eps).sqrt()).float()
     return out

@@ -24,7 +24,7 @@ from vime_core.api.errors import ConfigError, TrainerError
 from vime_core.batch.step_batch import SCHEMA, StepBatch
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.terms import Terms
+    from vime_core.algorithms.loss_config import LossConfig
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Correction:
             raise TrainerError(f"correction {self.name!r}: weight is not finite at {bad} trainable tokens")
 
 
-def corrections_of(terms: Terms, resolve: Callable[[str], CorrectionFunction]) -> tuple[Correction, ...]:
+def corrections_of(terms: LossConfig, resolve: Callable[[str], CorrectionFunction]) -> tuple[Correction, ...]:
     """The chosen correction, then OPSM.
 
     Args:

@@ -10,14 +10,14 @@ import torch
 from vime_core.algorithms.common import bounded_exp
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import RANGE, clip_range, clip_shares
-from vime_core.api.algorithm import Card, TokenView
+from vime_core.api.algorithm import AlgorithmInfo, TokenView
 
 
 class Dppo(Grpo):
     """A token stops counting once the probability of what was sampled moved too far in the advantage's direction."""
 
     name = "dppo"
-    card = Card(
+    info = AlgorithmInfo(
         title="Divergence Proximal Policy Optimization, binary total variation",
         source="Qi et al. 2026, arXiv 2602.04879",
         advantage=GROUP_ADVANTAGE,

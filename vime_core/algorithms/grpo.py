@@ -10,7 +10,7 @@ import torch
 
 from vime_core.algorithms.common import group_advantage
 from vime_core.algorithms.policy import CLIP, PolicyAlgorithm
-from vime_core.api.algorithm import Card
+from vime_core.api.algorithm import AlgorithmInfo
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
@@ -26,7 +26,7 @@ class Grpo(PolicyAlgorithm):
     """Advantages from the rewards of a prompt's tries, PPO's clipped surrogate."""
 
     name = "grpo"
-    card = Card(
+    info = AlgorithmInfo(
         title="Group Relative Policy Optimization",
         source="Shao et al. 2024, arXiv 2402.03300",
         advantage=GROUP_ADVANTAGE + ", the same at every token of the sample",
@@ -41,7 +41,7 @@ class Grpo(PolicyAlgorithm):
     defaults: ClassVar[Mapping[str, Any]] = {**CLIP, **STD}
     group_based = True
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         return group_advantage(batch, divide_by_std=not options["disable_grpo_std_normalization"])
 
 
@@ -49,7 +49,7 @@ class DrGrpo(PolicyAlgorithm):
     """GRPO without its two biases: no division by the standard deviation, none by the response's own length."""
 
     name = "dr_grpo"
-    card = Card(
+    info = AlgorithmInfo(
         title="GRPO Done Right",
         source="Liu et al. 2025, arXiv 2503.20783",
         advantage="R - mean of the group",
@@ -62,7 +62,7 @@ class DrGrpo(PolicyAlgorithm):
     aggregate = "fixed_length"
     group_based = True
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         return group_advantage(batch, divide_by_std=False)
 
 
@@ -70,7 +70,7 @@ class Dapo(Grpo):
     """GRPO with a wider clip above and every token of the step alike."""
 
     name = "dapo"
-    card = Card(
+    info = AlgorithmInfo(
         title="Decoupled Clip and Dynamic Sampling Policy Optimization",
         source="Yu et al. 2025, arXiv 2503.14476",
         advantage=GROUP_ADVANTAGE,

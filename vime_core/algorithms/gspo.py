@@ -10,14 +10,14 @@ import torch
 from vime_core.algorithms.common import bounded_exp
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import RANGE, clip_range, clip_shares, drift
-from vime_core.api.algorithm import Card, TokenView
+from vime_core.api.algorithm import AlgorithmInfo, TokenView
 
 
 class Gspo(Grpo):
     """GRPO with a ratio per sequence."""
 
     name = "gspo"
-    card = Card(
+    info = AlgorithmInfo(
         title="Group Sequence Policy Optimization",
         source="Zheng et al. 2025, arXiv 2507.18071",
         advantage=GROUP_ADVANTAGE,
@@ -32,14 +32,14 @@ class Gspo(Grpo):
     defaults: ClassVar[Mapping[str, Any]] = {**Grpo.defaults, "eps_clip": 3e-4, "eps_clip_high": 4e-4}
 
     def ratio(self, view: TokenView) -> torch.Tensor:
-        return view.spread(bounded_exp(view.seq_mean(view.logp - view.old_logp)))
+        return view.broadcast_to_tokens(bounded_exp(view.seq_mean(view.logp - view.old_logp)))
 
 
 class Gmpo(Grpo):
     """GRPO with the geometric mean of clipped token ratios."""
 
     name = "gmpo"
-    card = Card(
+    info = AlgorithmInfo(
         title="Geometric-Mean Policy Optimization",
         source="Zhao et al. 2025, arXiv 2507.20673",
         advantage=GROUP_ADVANTAGE,
@@ -56,6 +56,6 @@ class Gmpo(Grpo):
         low, high = clip_range(options)
         d = view.logp - view.old_logp
         bounded = torch.where(advantage < 0, d.clamp(min=-low), d.clamp(max=high))
-        s = view.spread(bounded_exp(view.seq_mean(bounded)))
+        s = view.broadcast_to_tokens(bounded_exp(view.seq_mean(bounded)))
         shares = clip_shares((advantage < 0) & (d < -low), (advantage > 0) & (d > high))
         return -advantage * s, drift(view, self.ratio(view)) | shares

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from vime_core.algorithms.correction import CorrectionFunction, CorrectionResult
+from vime_core.algorithms.loss_config import ICEPOP
 from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_share
-from vime_core.algorithms.terms import ICEPOP
 from vime_core.api.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""An algorithm's card as text: what ``vime algorithms info`` prints and ``docs/algorithms.md`` holds."""
+"""An algorithm's facts as text: what ``vime algorithms info`` prints and ``docs/algorithms.md`` holds."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Described:
 
     @classmethod
     def of(cls, name: str, plugin: str, summary: str, algorithm: type[Algorithm]) -> Described:
-        """From the class; an algorithm without a card shows what its declarations say."""
+        """From the class; an algorithm without info shows what its declarations say."""
         return cls(
-            name, plugin, summary, tuple(_rows(algorithm)), tuple(algorithm.card.notes if algorithm.card else ())
+            name, plugin, summary, tuple(_rows(algorithm)), tuple(algorithm.info.notes if algorithm.info else ())
         )
 
 
 def _rows(algorithm: type[Algorithm]) -> Iterator[tuple[str, str]]:
-    card = algorithm.card
-    if card is not None:
-        yield "name", card.title
-        yield "source", card.source
-        yield "advantage", card.advantage
-        yield "loss of a token", card.loss
+    info = algorithm.info
+    if info is not None:
+        yield "name", info.title
+        yield "source", info.source
+        yield "advantage", info.advantage
+        yield "loss of a token", info.loss
     elif algorithm.__doc__:
         yield "about", inspect.cleandoc(algorithm.__doc__).splitlines()[0]
     yield "needs", ", ".join(NEEDS.get(need, need) for need in sorted(algorithm.needs)) or "nothing"

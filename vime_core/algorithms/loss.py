@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from vime_core.algorithms.centering import Weight, centred_loss
+from vime_core.algorithms.centering import Weight, centered_loss
 from vime_core.algorithms.kl import kl_loss
+from vime_core.algorithms.loss_config import NO_TERMS, LossConfig
 from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
-from vime_core.algorithms.terms import NO_TERMS, Terms
 from vime_core.algorithms.view import MicroView, trainable
 from vime_core.api.algorithm import Algorithm
 from vime_core.api.errors import TrainerError
@@ -30,7 +30,7 @@ def micro_loss(
     weight: torch.Tensor,
     correction: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
-    terms: Terms = NO_TERMS,
+    terms: LossConfig = NO_TERMS,
     top_logp: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, dict[str, Pair]]:
     """The loss and its metrics.
@@ -41,7 +41,7 @@ def micro_loss(
         entropy: [r] of the policy's distribution; with gradient when ``entropy_coef`` is not 0. Logged if given.
         terms: what is added to the algorithm's surrogate; a KL reads ``view.extra["ref_logp"]``.
         top_logp: [r, k] current log-probs, with gradient, of the tokens that the sampler found likeliest; for score
-            centring.
+            centering.
 
     Returns:
         (scalar that is connected to the graph of ``view.logp`` even where nothing is trainable, pairs). ``loss``,
@@ -87,7 +87,7 @@ def policy_term(
     options: Mapping[str, Any],
     view: MicroView,
     advantage: torch.Tensor,
-    terms: Terms,
+    terms: LossConfig,
     top_logp: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
     """([r] what pulls along the advantage, metrics [r]): the algorithm's surrogate, or what the terms put in its place.
@@ -99,15 +99,17 @@ def policy_term(
     return algorithm.surrogate(view, advantage, options)
 
 
-def _centred(view: MicroView, advantage: torch.Tensor, terms: Terms, top_logp: torch.Tensor | None) -> torch.Tensor:
+def _centred(
+    view: MicroView, advantage: torch.Tensor, terms: LossConfig, top_logp: torch.Tensor | None
+) -> torch.Tensor:
     if top_logp is None:
-        raise TrainerError("score centring is on, but no log-probs of the sampler's likeliest tokens were computed")
+        raise TrainerError("score centering is on, but no log-probs of the sampler's likeliest tokens were computed")
     sampler, sampler_top = (view.extra[name].to(view.logp.dtype) for name in ("rollout_logp", TOP_LOGP))
     weight = Weight(terms.score_centering_weight, *terms.score_centering_bounds)
-    return centred_loss(view.logp, sampler, trainable(view.mask, top_logp), sampler_top, advantage, weight)
+    return centered_loss(view.logp, sampler, trainable(view.mask, top_logp), sampler_top, advantage, weight)
 
 
-def _kl(view: MicroView, terms: Terms) -> torch.Tensor:
+def _kl(view: MicroView, terms: LossConfig) -> torch.Tensor:
     """[r] with gradient, 0 under the mask, where all log-probs of the view are 0."""
     if "ref_logp" not in view.extra:
         raise TrainerError(f"kl_loss_coef is {terms.kl_loss_coef}, but no reference log-probs were computed")

@@ -9,7 +9,7 @@ import torch
 
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import CLIP, PolicyAlgorithm
-from vime_core.api.algorithm import Card
+from vime_core.api.algorithm import AlgorithmInfo
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
@@ -19,7 +19,7 @@ class Opd(PolicyAlgorithm):
     """Each sampled token is credited with how much more likely the teacher finds it."""
 
     name = "opd"
-    card = Card(
+    info = AlgorithmInfo(
         title="On-Policy Distillation",
         source="Gu et al. 2023 (MiniLLM), arXiv 2306.08543; Agarwal et al. 2023, arXiv 2306.13649",
         advantage="-teacher_coef (old_logp - teacher_logp) at each token; no reward",
@@ -32,7 +32,7 @@ class Opd(PolicyAlgorithm):
     )
     needs = frozenset({"old_logp", "teacher_logp"})
     defaults: ClassVar[Mapping[str, Any]] = {**CLIP, "teacher_coef": 1.0}
-    early_old_logp = True
+    recompute_old_logprobs = True
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         return -options["teacher_coef"] * (batch.t("old_logp") - batch.t("teacher_logp"))

@@ -25,7 +25,7 @@ REWARD_KL: Mapping[str, Any] = MappingProxyType({"kl_coef": 0.0, "kl_estimator":
 
 
 class PolicyAlgorithm(Algorithm):
-    """A subclass brings ``credit``; and ``ratio`` or ``surrogate`` where they differ from PPO's."""
+    """A subclass brings ``advantages``; and ``ratio`` or ``surrogate`` where they differ from PPO's."""
 
     needs = frozenset({"old_logp", "reward"})
     defaults: ClassVar[Mapping[str, Any]] = CLIP

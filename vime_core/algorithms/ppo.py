@@ -9,7 +9,7 @@ from vime_core.algorithms.common import scored_tokens
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
 from vime_core.algorithms.returns import gae, token_rewards
-from vime_core.api.algorithm import Card, Credit
+from vime_core.api.algorithm import Advantages, AlgorithmInfo
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
@@ -19,7 +19,7 @@ class Ppo(PolicyAlgorithm):
     """Advantages from a critic's values; the trainer fits the critic to the returns."""
 
     name = "ppo"
-    card = Card(
+    info = AlgorithmInfo(
         title="Proximal Policy Optimization",
         source="Schulman et al. 2017, arXiv 1707.06347; advantages of Schulman et al. 2015, arXiv 1506.02438",
         advantage="A = delta + gamma lambd A_next, delta = r + gamma V_next - V, "
@@ -34,9 +34,9 @@ class Ppo(PolicyAlgorithm):
     )
     needs = frozenset({"old_logp", "values", "reward"})
     defaults: ClassVar[Mapping[str, Any]] = {**CLIP, **REWARD_KL, "gamma": 1.0, "lambd": 1.0, "value_clip": 0.2}
-    early_old_logp = True
+    recompute_old_logprobs = True
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> Credit:
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> Advantages:
         rewards, mask = token_rewards(batch, options), scored_tokens(batch)
         parts = gae(rewards, batch.t("values"), mask, batch.seg(), options["gamma"], options["lambd"])
-        return Credit(*(x.float() for x in parts))
+        return Advantages(*(x.float() for x in parts))

@@ -1,10 +1,10 @@
-"""The stages that run once a step, on the whole batch, alike on every rank: select, credit, weights, correction.
+"""The stages that run once a step, on the whole batch, alike on every rank: select, advantages, weights, correction.
 
-Order: penalties go into the rewards; selection, so that a sample that does not count is in no denominator; credit over
-*all* samples, because a sample that is not trained on (truncated, say) still had its reward and belongs in its group's
-baseline; whitening, the teacher's term, and corrections, which see the final advantages; weights last, one set for each
-optimizer step, counted over that step's samples on all ranks. As every rank holds the whole batch, none of this needs
-communication.
+Order: penalties go into the rewards; selection, so that a sample that does not count is in no denominator; advantages
+over *all* samples, because a sample that is not trained on (truncated, say) still had its reward and belongs in its
+group's baseline; whitening, the teacher's term, and corrections, which see the final advantages; weights last, one set
+for each optimizer step, counted over that step's samples on all ranks. As every rank holds the whole batch, none of
+this needs communication.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 
 from vime_core.algorithms.common import group_stats_of
 from vime_core.algorithms.correction import Correction, combine
+from vime_core.algorithms.loss_config import NO_TERMS, LossConfig, needed_columns
 from vime_core.algorithms.metrics import Pair, finish, token_pair
 from vime_core.algorithms.shaping import require_finite, sampler_as_old, shape_advantages, shape_rewards
-from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
-from vime_core.api.algorithm import Algorithm, Credit
+from vime_core.api.algorithm import Advantages, Algorithm
 from vime_core.api.errors import TrainerError
 from vime_core.batch.aggregate import check_aggregation, token_weights
 
@@ -56,7 +56,7 @@ class Prepared:
 
     def weight(self, samples: Sequence[int]) -> torch.Tensor:
         """[R] float64 token weights of the optimizer step that consists of ``samples`` (all of them, over all ranks:
-        :attr:`vime_core.batch.plan.StepPlan.samples`); 0 outside the step and outside the mask."""
+        :attr:`vime_core.batch.plan.BatchPlan.samples`); 0 outside the step and outside the mask."""
         here = torch.zeros_like(self.selected)
         here[torch.as_tensor(samples, dtype=torch.int64)] = True
         return token_weights(
@@ -76,7 +76,7 @@ def prepare_step(
     batch: StepBatch,
     aggregation: str,
     *,
-    terms: Terms = NO_TERMS,
+    terms: LossConfig = NO_TERMS,
     corrections: Sequence[Correction] = (),
     fixed_length: int | None = None,
 ) -> Prepared:
@@ -102,7 +102,7 @@ def prepare_step(
     known = {column: batch.t(column) for column in sorted(needs & _ALWAYS_FINITE)}
     require_finite(batch, mask, known, f"algorithm {algorithm.name!r}")
     with torch.no_grad():
-        advantage, returns = _credit(algorithm, options, batch, mask)
+        advantage, returns = _advantages(algorithm, options, batch, mask)
         advantage, term_metrics = shape_advantages(batch, advantage, mask, terms)
         correction, own_metrics = algorithm.correction(batch, options)
         if correction is not None:
@@ -117,7 +117,7 @@ def prepare_step(
     return Prepared(batch, name, fixed_length, selected, mask, counts, advantage, correction, metrics, returns)
 
 
-def _selected(algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, terms: Terms) -> torch.Tensor:
+def _selected(algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, terms: LossConfig) -> torch.Tensor:
     """[N] bool."""
     selected = algorithm.select(batch, options)
     _check(algorithm, "select", selected, len(batch))
@@ -132,13 +132,15 @@ _ELSEWHERE = frozenset({"old_logp", "entropy"})
 _ALWAYS_FINITE = frozenset({"ref_logp", "teacher_logp", "values"})
 
 
-def check_needs(algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, terms: Terms = NO_TERMS) -> None:
+def check_needs(
+    algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, terms: LossConfig = NO_TERMS
+) -> None:
     """Raises:
     TrainerError: the batch lacks a column that the algorithm or the terms around it need.
     """
     columns = {"reward", "rollout_logp", *batch.extra}
     missing = sorted(needed_columns(algorithm, options, terms) - columns - _ELSEWHERE)
-    if (algorithm.early_old_logp or terms.early_old_logp) and batch.old_logp is None:
+    if (algorithm.recompute_old_logprobs or terms.recompute_old_logprobs) and batch.old_logp is None:
         missing.append("old_logp")
     if missing:
         raise TrainerError(
@@ -148,14 +150,14 @@ def check_needs(algorithm: Algorithm, options: Mapping[str, Any], batch: StepBat
 
 
 def wants_old_logp(
-    algorithm: Algorithm, options: Mapping[str, Any], optimizer_steps: int, terms: Terms = NO_TERMS
+    algorithm: Algorithm, options: Mapping[str, Any], optimizer_steps: int, terms: LossConfig = NO_TERMS
 ) -> bool:
     """Whether the trainer must compute log-probs before the stages. With a single optimizer step they are the current
     ones, detached, and the second forward pass is saved, unless something reads them before; and the sampler's may
     stand for them."""
     if terms.use_rollout_logprobs or "old_logp" not in needed_columns(algorithm, options, terms):
         return False
-    return optimizer_steps > 1 or algorithm.early_old_logp or terms.early_old_logp
+    return optimizer_steps > 1 or algorithm.recompute_old_logprobs or terms.recompute_old_logprobs
 
 
 def _product(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
@@ -164,15 +166,15 @@ def _product(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.T
     return first * second
 
 
-def _credit(
+def _advantages(
     algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """([R] advantages, [R] a critic's targets or None)."""
-    credit = algorithm.credit(batch, options)
-    if not isinstance(credit, Credit):
-        return _checked(algorithm, "credit", credit, batch, mask), None
-    advantage = _checked(algorithm, "credit", credit.advantage, batch, mask)
-    return advantage, _checked(algorithm, "credit (returns)", credit.returns, batch, mask)
+    found = algorithm.advantages(batch, options)
+    if not isinstance(found, Advantages):
+        return _checked(algorithm, "advantages", found, batch, mask), None
+    advantage = _checked(algorithm, "advantages", found.advantage, batch, mask)
+    return advantage, _checked(algorithm, "advantages (returns)", found.returns, batch, mask)
 
 
 def _check(algorithm: Algorithm, stage: str, x: torch.Tensor, size: int) -> None:

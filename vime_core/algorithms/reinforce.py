@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from vime_core.algorithms.common import centred_rewards, scored_tokens, whiten
+from vime_core.algorithms.common import centered_rewards, scored_tokens, whiten
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
 from vime_core.algorithms.returns import discounted, kl_penalty, token_rewards
-from vime_core.api.algorithm import Card, TokenView
+from vime_core.api.algorithm import AlgorithmInfo, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
@@ -23,7 +23,7 @@ class ReinforcePlusPlus(PolicyAlgorithm):
     """Returns of tokens, whitened over the whole step."""
 
     name = "reinforce_plus_plus"
-    card = Card(
+    info = AlgorithmInfo(
         title="REINFORCE++",
         source="Hu et al. 2025, arXiv 2501.03262",
         advantage="G whitened over the step's trainable tokens; G = r + gamma G_next, "
@@ -36,9 +36,9 @@ class ReinforcePlusPlus(PolicyAlgorithm):
         ),
     )
     defaults: ClassVar[Mapping[str, Any]] = {**CLIP, **REWARD_KL, "gamma": 1.0}
-    early_old_logp = True
+    recompute_old_logprobs = True
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         mask = scored_tokens(batch)
         return whiten(discounted(token_rewards(batch, options), mask, batch.seg(), options["gamma"]), mask)
 
@@ -47,7 +47,7 @@ class ReinforcePlusPlusBaseline(PolicyAlgorithm):
     """Rewards less the group's mean, whitened over the whole step."""
 
     name = "reinforce_plus_plus_baseline"
-    card = Card(
+    info = AlgorithmInfo(
         title="REINFORCE++ with the group's mean as baseline",
         source="Hu et al. 2025, arXiv 2501.03262",
         advantage="R - mean of the group - kl_coef kl(old_logp, ref_logp), whitened over the step's trainable tokens",
@@ -55,20 +55,20 @@ class ReinforcePlusPlusBaseline(PolicyAlgorithm):
         notes=("Whitening is part of it; --normalize-advantages adds nothing.", "A group of one adds no reward.", _KL),
     )
     defaults: ClassVar[Mapping[str, Any]] = {**CLIP, **REWARD_KL}
-    early_old_logp = True
+    recompute_old_logprobs = True
     group_based = True
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         mask = scored_tokens(batch)
-        centred, _ = centred_rewards(batch)
-        return whiten(centred[batch.seg()] - kl_penalty(batch, mask, options), mask)
+        centered, _ = centered_rewards(batch)
+        return whiten(centered[batch.seg()] - kl_penalty(batch, mask, options), mask)
 
 
 class Reinforce(PolicyAlgorithm):
     """The plain policy gradient on returns."""
 
     name = "reinforce"
-    card = Card(
+    info = AlgorithmInfo(
         title="REINFORCE",
         source="Williams 1992",
         advantage="G = r + gamma G_next, r = R at the last trainable token",
@@ -81,7 +81,7 @@ class Reinforce(PolicyAlgorithm):
     needs = frozenset({"reward"})
     defaults: ClassVar[Mapping[str, Any]] = {"gamma": 1.0}
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         rewards = token_rewards(batch, {"kl_coef": 0.0})
         return discounted(rewards, scored_tokens(batch), batch.seg(), options["gamma"]).float()
 

@@ -9,14 +9,14 @@ import torch
 
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import drift
-from vime_core.api.algorithm import Card, TokenView
+from vime_core.api.algorithm import AlgorithmInfo, TokenView
 
 
 class Sapo(Grpo):
     """GRPO's advantages; the further a ratio is from 1, the less its token counts."""
 
     name = "sapo"
-    card = Card(
+    info = AlgorithmInfo(
         title="Soft Adaptive Policy Optimization",
         source="Gao et al. 2025, arXiv 2511.20347",
         advantage=GROUP_ADVANTAGE,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.api.algorithm import Algorithm, Card, TokenView
+from vime_core.api.algorithm import Algorithm, AlgorithmInfo, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
@@ -17,7 +17,7 @@ class Sft(Algorithm):
     """No reward, no sampler, no options. The loss mask of the data says which tokens are targets."""
 
     name = "sft"
-    card = Card(
+    info = AlgorithmInfo(
         title="Supervised fine-tuning",
         source="maximum likelihood",
         advantage="1",
@@ -26,7 +26,7 @@ class Sft(Algorithm):
     )
     aggregate = "rollout_mean"
 
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         return torch.ones(batch.response_tokens)
 
     def surrogate(

@@ -1,4 +1,4 @@
-"""What happens to a step's rewards before an algorithm's credit, and to its advantages afterwards. Whole batch."""
+"""What happens to a step's rewards before an algorithm's advantages, and to its advantages afterwards. Whole batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vime_core.algorithms.common import whiten
 from vime_core.api.errors import TrainerError
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.terms import Terms
+    from vime_core.algorithms.loss_config import LossConfig
     from vime_core.batch.step_batch import StepBatch
 
 Metrics = Mapping[str, float]
@@ -24,7 +24,7 @@ def overlong_penalty(lengths: torch.Tensor, longest: int, buffer: int, factor: f
     return factor * (-(lengths.double() - (longest - buffer)) / buffer).clamp(max=0.0)
 
 
-def shape_rewards(batch: StepBatch, terms: Terms) -> tuple[StepBatch, Metrics]:
+def shape_rewards(batch: StepBatch, terms: LossConfig) -> tuple[StepBatch, Metrics]:
     """(the batch with penalties in its rewards, their mean over scored samples)."""
     if not terms.overlong_buffer_len:
         return batch, {}
@@ -62,7 +62,7 @@ def require_finite(batch: StepBatch, mask: torch.Tensor, columns: Mapping[str, t
 
 
 def shape_advantages(
-    batch: StepBatch, advantage: torch.Tensor, mask: torch.Tensor, terms: Terms
+    batch: StepBatch, advantage: torch.Tensor, mask: torch.Tensor, terms: LossConfig
 ) -> tuple[torch.Tensor, Metrics]:
     """Whitened if asked for; then the teacher's term ``- coef * (old_logp - teacher_logp)``, which whitening would
     rescale away.

@@ -91,6 +91,6 @@ class MicroView:
         """[r] -> [n]: mean over each sample's trainable tokens (0 for a sample without any)."""
         return self.seq_sum(x) / self.counts.clamp(min=1).to(x.dtype)
 
-    def spread(self, x: torch.Tensor) -> torch.Tensor:
+    def broadcast_to_tokens(self, x: torch.Tensor) -> torch.Tensor:
         """[n] -> [r]: the sample's value at each of its tokens."""
         return x.index_select(0, self.seg)

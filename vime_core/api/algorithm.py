@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Card:
+class AlgorithmInfo:
     """What a reader wants to know of an algorithm: ``vime algorithms info NAME`` prints it.
 
     Attributes:
@@ -39,8 +39,8 @@ class Card:
     notes: Sequence[str] = ()
 
 
-class Credit(NamedTuple):
-    """What ``credit`` returns where a critic is trained, too. Both [R] float32, no gradient."""
+class Advantages(NamedTuple):
+    """What ``advantages`` returns where a critic is trained, too. Both [R] float32, no gradient."""
 
     advantage: torch.Tensor
     returns: torch.Tensor
@@ -72,7 +72,7 @@ class TokenView(Protocol):
     def seq_mean(self, x: torch.Tensor) -> torch.Tensor:
         """[r] -> [n]: mean over each sample's trainable tokens (0 for a sample without any)."""
 
-    def spread(self, x: torch.Tensor) -> torch.Tensor:
+    def broadcast_to_tokens(self, x: torch.Tensor) -> torch.Tensor:
         """[n] -> [r]: the sample's value at each of its tokens."""
 
 
@@ -85,17 +85,17 @@ class Algorithm(abc.ABC):
             "reward"} and names of the batch's extra columns, whatever the options are; see :meth:`required`.
         aggregate: default aggregation ("sample_mean", "rollout_mean", "token_mean", "fixed_length", "prompt_mean").
         defaults: option name -> default. An option that is not here is an error when a user sets it.
-        early_old_logp: credit or correction read ``old_logp``, so it is computed before them even where the surrogate
-            alone could do with the current log-probs (one optimizer step).
+        recompute_old_logprobs: advantages or correction read ``old_logp``, so it is computed before them even where the
+            surrogate alone could do with the current log-probs (one optimizer step).
         group_based: compares samples of a group, so one sample a prompt cannot teach it anything.
     """
 
     name: ClassVar[str]
-    card: ClassVar[Card | None] = None
+    info: ClassVar[AlgorithmInfo | None] = None
     needs: ClassVar[frozenset[str]] = frozenset()
     aggregate: ClassVar[str] = "rollout_mean"
     defaults: ClassVar[Mapping[str, Any]] = {}
-    early_old_logp: ClassVar[bool] = False
+    recompute_old_logprobs: ClassVar[bool] = False
     group_based: ClassVar[bool] = False
 
     def violations(self, options: Mapping[str, Any]) -> Sequence[str]:
@@ -111,7 +111,7 @@ class Algorithm(abc.ABC):
         return batch.all_samples()
 
     @abc.abstractmethod
-    def credit(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor | Credit:
+    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor | Advantages:
         """[R] float32 advantages (with the critic's targets, if it needs ``values``); whole step, no gradient."""
 
     def correction(

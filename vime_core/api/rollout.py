@@ -111,7 +111,7 @@ class GenerationClient(Protocol):
 
 
 class RolloutGenerator(abc.ABC):
-    """Turns a pending sample into a finished one (or several). May hold turns, tools, environments."""
+    """DeviceSharing a pending sample into a finished one (or several). May hold turns, tools, environments."""
 
     #: responses come with the data: no engine is asked and no reward is computed
     supervised: ClassVar[bool] = False

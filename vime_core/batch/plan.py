@@ -20,7 +20,7 @@ Balance = Literal["order", "cost"]
 
 
 @dataclass(frozen=True)
-class StepPlan:
+class BatchPlan:
     """One optimizer step.
 
     Attributes:
@@ -81,7 +81,7 @@ def plan_steps(
     multiple_of: int = 1,
     length_multiple: int = 1,
     attention_knee: float = Packing.attention_knee,
-) -> list[StepPlan]:
+) -> list[BatchPlan]:
     """The optimizer steps of a batch, each sample in exactly one micro-batch.
 
     Args:
@@ -101,7 +101,7 @@ def plan_steps(
             "make global_batch_size a divisor of the rollouts of a step"
         )
     steps = [sorted(i for rollout in step for i in rollout) for step in _divide(groups, global_batch_size)]
-    return [StepPlan(samples, _micro_batches(batch, samples, packing)) for samples in steps]
+    return [BatchPlan(samples, _micro_batches(batch, samples, packing)) for samples in steps]
 
 
 def plan_forward(
@@ -126,7 +126,7 @@ def plan_forward(
     return _micro_batches(batch, range(len(batch)), packing)
 
 
-def forward_of(steps: Sequence[StepPlan]) -> list[list[Bin]]:
+def forward_of(steps: Sequence[BatchPlan]) -> list[list[Bin]]:
     """The micro-batches of all steps, rank by rank: a forward pass with the very packing of training, so that the ratio
     is 1 to the bit at the first step."""
     return [[b for step in steps for b in step.micro_batches[rank]] for rank in range(len(steps[0].micro_batches))]

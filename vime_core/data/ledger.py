@@ -81,7 +81,7 @@ class Ledger:
         """Every group of the run has exactly one of these fates, so they add up to the number handed out."""
         fates = {outcome.value: self.count(outcome) for outcome in Outcome}
         fates |= {"in_flight": len(self._flying), "waiting": len(self._waiting)}
-        return {f"rollout/ledger/{fate}": float(n) for fate, n in fates.items()}
+        return {f"rollout/groups/{fate}": float(n) for fate, n in fates.items()}
 
     # state ---------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:

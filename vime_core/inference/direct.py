@@ -13,7 +13,7 @@ from vime_core.api.rollout import GenerateRequest
 from vime_core.inference.columns import ReplyColumns
 from vime_core.inference.sleep_mode import SleepingEngine, Tag
 from vime_core.inference.spec import EngineSpec
-from vime_core.inference.vllm.outputs import AsyncMailbox, Failure, prompt_scores, reply_from_output
+from vime_core.inference.vllm.outputs import Failure, ReceiveQueue, prompt_scores, reply_from_output
 from vime_core.inference.vllm.sampling import vllm_sampling
 from vime_core.runtime.logs import log_tail
 
@@ -65,7 +65,7 @@ class DirectEngine(SleepingEngine):
     # generation ----------------------------------------------------------------------------------------------
     async def generate(self, requests: Sequence[GenerateRequest]) -> AsyncIterator[ReplyColumns]:
         """The replies in the order in which they finish, all that one step of the engine finished together."""
-        mailbox = AsyncMailbox(reply_from_output)
+        mailbox = ReceiveQueue(reply_from_output)
         jobs = [job for request in requests for job in _jobs(request, mailbox)]
         self._engine_loop().submit(jobs)
         left = len(jobs)
@@ -85,7 +85,7 @@ class DirectEngine(SleepingEngine):
 
         from vime_core.inference.vllm.engine_thread import Job
 
-        mailbox = AsyncMailbox(lambda id, output: output)
+        mailbox = ReceiveQueue(lambda id, output: output)
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         self._engine_loop().submit([Job("canary", list(tokens), params, mailbox)])
         (output,) = await mailbox.take()

@@ -17,7 +17,7 @@ from vime_core.runtime.calls import Check, gather, never, settle
 if TYPE_CHECKING:
     from vime_core.api.device import DeviceBackend
     from vime_core.config.sections import Config
-    from vime_core.inference.node_placement import Place
+    from vime_core.inference.node_placement import NodePlacement
     from vime_core.inference.router import Router
     from vime_core.inference.sleep_mode import Tag
     from vime_core.inference.update import Applied
@@ -64,7 +64,7 @@ class EngineGroup:
         plugins: Any,
         log_dir: Path,
         check: Check = never,
-        places: Sequence[Place] = (),
+        places: Sequence[NodePlacement] = (),
     ) -> EngineGroup:
         """Start the engines side by side, then the router if there is one. Ray must be up.
 

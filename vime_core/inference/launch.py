@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.api.errors import ConfigError
 from vime_core.inference import actors
 from vime_core.inference.client import ClientSpec
-from vime_core.inference.node_placement import Place, shared_place
+from vime_core.inference.node_placement import NodePlacement, shared_placement
 from vime_core.inference.router import Router
 from vime_core.inference.spec import EngineSpec, engine_specs
 from vime_core.runtime.ports import reachable_host
@@ -39,7 +39,7 @@ class Launch:
         plugins: Any,
         log_dir: Path,
         tag: str,
-        places: Sequence[Place] = (),
+        places: Sequence[NodePlacement] = (),
     ) -> None:
         self.config, self.device, self.hf_folder = config, device, hf_folder
         self.plugins, self.log_dir, self.tag, self.places = plugins, Path(log_dir), tag, places
@@ -95,7 +95,7 @@ class Launch:
         import ray
 
         size, device = spec.tensor_parallel_size, self.device
-        place = shared_place(self.places, spec.index, size) if self.places else None
+        place = shared_placement(self.places, spec.index, size) if self.places else None
         environment = {
             **spec.environment,
             **(place.environment(device) if place is not None else {}),

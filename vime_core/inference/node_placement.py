@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlacement:
     """A node by Ray's id, and the ids of devices on it, as the node's own list names them; none where Ray has none
     (a process slot of the CPU)."""
 
@@ -25,7 +25,7 @@ class Place:
     devices: tuple[str, ...] = ()
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> NodePlacement:
         """Of this actor."""
         import ray
 
@@ -54,7 +54,7 @@ class Place:
         }
 
 
-def shared_place(ranks: Sequence[Place], index: int, size: int) -> Place:
+def shared_placement(ranks: Sequence[NodePlacement], index: int, size: int) -> NodePlacement:
     """That of engine ``index``, ``size`` devices wide: engines take the trainer ranks in order.
 
     Raises:
@@ -67,4 +67,4 @@ def shared_place(ranks: Sequence[Place], index: int, size: int) -> Place:
             f"{(index + 1) * size - 1}, which are not on one node; --rollout-num-gpus-per-engine must divide "
             "--actor-num-gpus-per-node"
         )
-    return Place(mine[0].node, tuple(one for place in mine for one in place.devices))
+    return NodePlacement(mine[0].node, tuple(one for place in mine for one in place.devices))

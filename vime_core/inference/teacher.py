@@ -19,7 +19,7 @@ from vime_core.api.errors import EngineError
 from vime_core.inference.direct import DirectEngine
 from vime_core.inference.spec import canary_tokens
 from vime_core.inference.teacher_spec import TeacherSpec
-from vime_core.inference.vllm.outputs import AsyncMailbox, Failure
+from vime_core.inference.vllm.outputs import Failure, ReceiveQueue
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -64,7 +64,7 @@ class TeacherEngine(DirectEngine):
         def convert(id: str, output: RequestOutput) -> tuple[str, npt.NDArray[np.float32]]:
             return id, response_scores(id, *asked[id], output.prompt_logprobs)
 
-        mailbox = AsyncMailbox(convert)
+        mailbox = ReceiveQueue(convert)
         params = SamplingParams(
             max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False, flat_logprobs=True, ignore_eos=True
         )
@@ -72,7 +72,7 @@ class TeacherEngine(DirectEngine):
         scores = await self._collected(mailbox, list(asked))
         return [scores[id] for id in ids]
 
-    async def _collected(self, mailbox: AsyncMailbox, ids: Sequence[str]) -> Mapping[str, npt.NDArray[np.float32]]:
+    async def _collected(self, mailbox: ReceiveQueue, ids: Sequence[str]) -> Mapping[str, npt.NDArray[np.float32]]:
         scores: dict[str, npt.NDArray[np.float32]] = {}
         while len(scores) < len(ids):
             for result in await mailbox.take():

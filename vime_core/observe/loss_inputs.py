@@ -14,7 +14,7 @@ reward, group, rollout, truncated      [N]
 mask, rollout_logp, version            [R]    as they came from the rollout
 further columns of the batch           [R]    ``ref_logp``, ``teacher_logp``, ``values``, a plugin's; or [N]
 old_logp                               [R]    only where it was computed before the stages; else ``logp`` stands for it
-shaped_reward                          [N]    float64, what credit read: the reward with the step's penalties
+shaped_reward                          [N]    float64, what advantages read: the reward with the step's penalties
 logp                                   [R]    of the pass whose gradient the token's optimizer step applied
 selected                               [N]    bool, samples that count (``Algorithm.select``, and a reward where needed)
 trained                                [R]    bool, trainable tokens: the mask of selected samples, less what a

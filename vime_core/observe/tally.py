@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vime_core.api.weight_sync import Receipt
 
 _GAP = "train/train_rollout_logprob_abs_diff"
-_LEDGER = "rollout/ledger/"
+_LEDGER = "rollout/groups/"
 
 
 class Tally:

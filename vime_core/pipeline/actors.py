@@ -9,7 +9,7 @@ from vime_core.pipeline.late_client import LateClient
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
-    from vime_core.inference.node_placement import Place
+    from vime_core.inference.node_placement import NodePlacement
     from vime_core.training.parts import Part
 
 
@@ -39,11 +39,11 @@ class TrainerActor:
 
         return free_address(self.config.cluster.actor_num_nodes)
 
-    def place(self) -> Place:
+    def place(self) -> NodePlacement:
         """Node and devices of this rank."""
-        from vime_core.inference.node_placement import Place
+        from vime_core.inference.node_placement import NodePlacement
 
-        return Place.here()
+        return NodePlacement.here()
 
     def load(self) -> None:
         """Bring in the heavy modules while other parts start; :meth:`setup` waits for it and needs nothing of it."""

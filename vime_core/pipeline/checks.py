@@ -12,7 +12,7 @@ from vime_core.pipeline.rows import check_rows
 from vime_core.rollout.teacher_check import check_teacher
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.terms import Terms
+    from vime_core.algorithms.loss_config import LossConfig
     from vime_core.api.algorithm import Algorithm
     from vime_core.config.sections import Config
 
@@ -70,14 +70,14 @@ def facts_of(config: Config, plugins: Any) -> Facts:
     )
 
 
-def _loss_of(config: Config, plugins: Any) -> tuple[Algorithm, Mapping[str, Any], Terms]:
+def _loss_of(config: Config, plugins: Any) -> tuple[Algorithm, Mapping[str, Any], LossConfig]:
     """The algorithm, its options as far as it reads them, and the terms around it."""
+    from vime_core.algorithms.loss_config import LossConfig
     from vime_core.algorithms.options import known_options
-    from vime_core.algorithms.terms import Terms
 
     supervised = config.train.loss_type == "sft_loss"
     algorithm = plugins.algorithms.resolve("sft" if supervised else config.algorithm.advantage_estimator)()
-    return algorithm, known_options(config, algorithm), Terms.of(config)
+    return algorithm, known_options(config, algorithm), LossConfig.of(config)
 
 
 def _option_faults(config: Config, plugins: Any) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api.errors import ConfigError
-from vime_core.pipeline.colocation import Turns, turns_of
+from vime_core.pipeline.device_sharing import DeviceSharing, device_sharing_of
 from vime_core.pipeline.rollout_handle import RolloutHandle
 from vime_core.pipeline.saving import layout
 from vime_core.pipeline.schedule import Schedule, schedule
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vime_core.api.device import DeviceBackend
     from vime_core.api.weight_sync import Receipt, WeightSync
     from vime_core.config.sections import Config
-    from vime_core.inference.node_placement import Place
+    from vime_core.inference.node_placement import NodePlacement
     from vime_core.inference.teacher_handle import TeacherHandle
     from vime_core.observe.phases import PhaseClock
 
@@ -40,7 +40,7 @@ class Stack:
     engines: Any | None
     sync: WeightSync | None
     schedule: Schedule
-    turns: Turns
+    turns: DeviceSharing
 
     def push(self, version: int) -> Receipt | None:
         """Send the trainer's weights to the engines, if there are any; afterwards it is their turn."""
@@ -80,7 +80,7 @@ def stack(
         # Data first: a bad row or a missing file is reported before a model is built.
         plan = schedule(config, rollout.setup()["prompts_per_epoch"], meta)
         started = trainer.begin_setup(folder, str(resume) if resume else None, plan.optimizer_steps, losses)
-        turns = turns_of(config, device, trainer, lambda: clock.phase("offload"))
+        turns = device_sharing_of(config, device, trainer, lambda: clock.phase("offload"))
         teacher = _teacher(config, device, plugins, logs, ending)
         engines = _engines(config, device, folder, plugins, logs, ending, check, turns.before_engines(started))
         trainer.finish_setup(started)
@@ -99,7 +99,7 @@ def _engines(
     logs: Path,
     ending: contextlib.ExitStack,
     check: Check,
-    places: Sequence[Place],
+    places: Sequence[NodePlacement],
 ) -> Any | None:
     if not config.needs_engines:
         return None

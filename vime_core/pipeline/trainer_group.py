@@ -14,7 +14,7 @@ from vime_core.runtime.waits import get
 if TYPE_CHECKING:
     from vime_core.api.device import DeviceBackend
     from vime_core.config.sections import Config
-    from vime_core.inference.node_placement import Place
+    from vime_core.inference.node_placement import NodePlacement
     from vime_core.training.parts import Part
 
 
@@ -56,7 +56,7 @@ class TrainerGroup:
         self.info = infos[0]
         return self.info
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[NodePlacement]:
         """Where each rank lives."""
         return self._all("place", self.config.cluster.start_timeout_secs, "places of the trainer ranks")
 

@@ -27,7 +27,7 @@ from vime_core.plugin.messages import BLAMABLE, one_line
 from vime_core.plugin.options import Options
 from vime_core.plugin.registry import Provider, Registry
 from vime_core.plugin.tracing import HookTrace, trace_on_stderr
-from vime_core.plugin.validation import Member, admit, hooks_of
+from vime_core.plugin.validation import LoadedPlugin, admit, hooks_of
 
 if TYPE_CHECKING:
     from vime_core.algorithms.correction import CorrectionFunction
@@ -45,7 +45,7 @@ def warn_on_stderr(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
 
 
-def _blamed(member: Member, hook: str, error: BaseException) -> PluginError:
+def _blamed(member: LoadedPlugin, hook: str, error: BaseException) -> PluginError:
     fix = f"run without it (--plugin no:{member.name}) or report it to its authors"
     return PluginError(f"{member.owner}: {hook}: {one_line(error)}; {fix}")
 
@@ -88,7 +88,7 @@ class Plugins:
         self._requested = requested
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
-        self._members: list[Member] = []
+        self._members: list[LoadedPlugin] = []
         for plan in plans:
             self._take_in(plan)
 
@@ -136,11 +136,11 @@ class Plugins:
         return [lock.record(m.owner, m.spec, m.requested) for m in self._members]
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[LoadedPlugin, ...]:
         """Loaded plugins in order, the core first."""
         return tuple(self._members)
 
-    def hooks_of(self, member: Member) -> list[str]:
+    def hooks_of(self, member: LoadedPlugin) -> list[str]:
         """Names of the hooks that a loaded plugin implements."""
         return hooks_of(member.plugin, self._manager)
 
@@ -188,7 +188,7 @@ class Plugins:
             PluginError: two plugins want different values for one variable.
         """
         merged: dict[str, str] = {}
-        source: dict[str, Member] = {}
+        source: dict[str, LoadedPlugin] = {}
         for member, variables in self._ask("vime_worker_environment", role=role, config=config):
             for name, value in (variables or {}).items():
                 if merged.get(name, value) != value:
@@ -263,7 +263,7 @@ class Plugins:
             return
         self._members.append(member)
 
-    def _register(self, member: Member) -> None:
+    def _register(self, member: LoadedPlugin) -> None:
         collectors: dict[str, Any] = {**self.registries(), "vime_register_options": self.options}
         parts = []
         for hook in self.hooks_of(member):
@@ -285,14 +285,14 @@ class Plugins:
         call = self._manager.subset_hook_caller(hook, others)
         return self.trace.around(call, hook, self._manager.get_name(plugin) or "")
 
-    def _implementations(self, hook: str) -> Iterator[tuple[Member, Callable[..., Any]]]:
+    def _implementations(self, hook: str) -> Iterator[tuple[LoadedPlugin, Callable[..., Any]]]:
         """In pluggy's order: the last loaded first, those marked ``trylast`` at the end."""
         by_plugin = {id(member.plugin): member for member in self._members}
         for implementation in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
             member = by_plugin[id(implementation.plugin)]
             yield member, self._caller(hook, member.plugin)
 
-    def _ask(self, hook: str, **arguments: Any) -> Iterator[tuple[Member, Any]]:
+    def _ask(self, hook: str, **arguments: Any) -> Iterator[tuple[LoadedPlugin, Any]]:
         """Each plugin's answer (None where it has none). An error ends the run and names its plugin."""
         for member, call in self._implementations(hook):
             try:
@@ -310,7 +310,7 @@ class Plugins:
             except BLAMABLE as error:
                 self._failed(member, hook, error)
 
-    def _failed(self, member: Member, hook: str, error: BaseException) -> None:
+    def _failed(self, member: LoadedPlugin, hook: str, error: BaseException) -> None:
         key = (member.name, hook)
         self.observer_failures[key] += 1
         line = f"{member.owner}: {hook}: {one_line(error)}"

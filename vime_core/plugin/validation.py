@@ -23,7 +23,7 @@ PREFIX = "vime_"
 
 
 @dataclass(frozen=True)
-class Member:
+class LoadedPlugin:
     """A loaded plugin."""
 
     owner: Owner
@@ -36,7 +36,7 @@ class Member:
         return self.owner.name
 
 
-def admit(plan: Plan, manager: pluggy.PluginManager) -> Member:
+def admit(plan: Plan, manager: pluggy.PluginManager) -> LoadedPlugin:
     """Import a plugin and register its hooks with ``manager``.
 
     Raises:
@@ -57,7 +57,7 @@ def admit(plan: Plan, manager: pluggy.PluginManager) -> Member:
     if wrong:
         manager.unregister(plugin)
         raise PluginError(f"{plan.spec}: {wrong}")
-    return Member(plan.owner, plan.spec, plan.requested, plugin)
+    return LoadedPlugin(plan.owner, plan.spec, plan.requested, plugin)
 
 
 def hooks_of(plugin: object, manager: pluggy.PluginManager) -> list[str]:

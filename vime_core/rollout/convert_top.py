@@ -23,10 +23,10 @@ def top_columns(samples: Sequence[Sample]) -> tuple[npt.NDArray[np.int32], npt.N
     """
     bare = [sample.name for sample in samples if _missing(sample)]
     if bare:
-        raise EngineError(f"score centring: no likeliest tokens with {', '.join(bare[:3])} ({len(bare)} samples)")
+        raise EngineError(f"score centering: no likeliest tokens with {', '.join(bare[:3])} ({len(bare)} samples)")
     widths = sorted({sample.top.ids.shape[1] for sample in samples if sample.top is not None})
     if len(widths) != 1:
-        raise EngineError(f"score centring: samples with {widths or 'no'} likeliest tokens a place")
+        raise EngineError(f"score centering: samples with {widths or 'no'} likeliest tokens a place")
     size = sum(len(sample.response_tokens) for sample in samples)
     ids, values = np.zeros((size, widths[0]), np.int32), np.full((size, widths[0]), np.nan, np.float32)
     start = 0

@@ -21,7 +21,7 @@ from vime_core.data.buffer import DataBuffer
 from vime_core.data.ledger import Ledger, Outcome
 from vime_core.rollout.error_source import describe
 from vime_core.rollout.gate import Gate
-from vime_core.rollout.group_runner import Flight, Player
+from vime_core.rollout.group_runner import GroupRunner, InFlightGroup
 
 Filter = Callable[[Group], "bool | tuple[bool, str]"]
 
@@ -82,7 +82,7 @@ class Bounds:
 
 
 class RolloutDriver:
-    """Turns a buffer into batches.
+    """DeviceSharing a buffer into batches.
 
     Args:
         gate: the client that the player uses, behind a gate.
@@ -90,11 +90,17 @@ class RolloutDriver:
     """
 
     def __init__(
-        self, buffer: DataBuffer, ledger: Ledger, player: Player, gate: Gate, bounds: Bounds, keep: Filter | None = None
+        self,
+        buffer: DataBuffer,
+        ledger: Ledger,
+        player: GroupRunner,
+        gate: Gate,
+        bounds: Bounds,
+        keep: Filter | None = None,
     ) -> None:
         self._buffer, self._ledger, self._player, self._gate = buffer, ledger, player, gate
         self._bounds, self._keep = bounds, keep
-        self._flights: dict[asyncio.Task[None], Flight] = {}
+        self._flights: dict[asyncio.Task[None], InFlightGroup] = {}
         self._landed: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
         self._tried: set[int] = set()
 
@@ -133,12 +139,12 @@ class RolloutDriver:
         groups = self._buffer.take(room)
         self._ledger.start(groups)
         for group in groups:
-            flight = Flight(group)
+            flight = InFlightGroup(group)
             task = asyncio.create_task(self._player.play(flight), name=f"group {group.id}")
             self._flights[task] = flight
             task.add_done_callback(self._landed.put_nowait)
 
-    async def _land(self) -> list[Flight]:
+    async def _land(self) -> list[InFlightGroup]:
         """All flights that have ended, at least one, by group id. Reports what is awaited while none does."""
         first = None
         while first is None:
@@ -169,7 +175,7 @@ class RolloutDriver:
         )
 
     # ends ----------------------------------------------------------------------------------------------------
-    def _settle(self, result: Collected, flight: Flight, n_groups: int) -> None:
+    def _settle(self, result: Collected, flight: InFlightGroup, n_groups: int) -> None:
         group = flight.group
         if flight.error:
             self._fail(result, flight)
@@ -196,7 +202,7 @@ class RolloutDriver:
         else:
             self._drop(result, group, Outcome.FILTERED, reason or "dropped")
 
-    def _fail(self, result: Collected, flight: Flight) -> None:
+    def _fail(self, result: Collected, flight: InFlightGroup) -> None:
         if flight.may_retry and flight.group.id not in self._tried:
             self._tried.add(flight.group.id)
             result.retried += 1
@@ -216,7 +222,7 @@ class RolloutDriver:
         self._buffer.end(group.id)
         self._tried.discard(group.id)
 
-    def _requeue(self, flight: Flight, fresh: bool = False) -> None:
+    def _requeue(self, flight: InFlightGroup, fresh: bool = False) -> None:
         group = self._buffer.renew(flight.group.id) if fresh else flight.group
         self._ledger.requeue(group.id)
         self._buffer.put_back([group])
@@ -262,7 +268,7 @@ class RolloutDriver:
     def _take_back(self, result: Collected) -> None:
         """The step did not come to be: what it had collected belongs to the next one."""
         for group in sorted(result.groups, key=lambda group: -group.id):
-            self._requeue(Flight(group))
+            self._requeue(InFlightGroup(group))
         result.groups.clear()
 
     async def _abort(self) -> None:

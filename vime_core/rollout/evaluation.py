@@ -19,7 +19,7 @@ from vime_core.data.limits import LengthLimits
 from vime_core.data.tokenizer import Tokenizer
 from vime_core.rollout.driver import first_reasons
 from vime_core.rollout.filters import reward_values
-from vime_core.rollout.group_runner import Flight, Player
+from vime_core.rollout.group_runner import GroupRunner, InFlightGroup
 from vime_core.rollout.metrics import length_metrics, truncated_ratio
 
 
@@ -51,7 +51,7 @@ class Evaluation:
     """
 
     sets: Sequence[PromptDataset]
-    player: Player
+    player: GroupRunner
     n_samples: int
     failure_ratio: float
     in_flight: int
@@ -65,9 +65,9 @@ class Evaluation:
             figures |= self._figures(dataset, await self._play(dataset))
         return figures
 
-    async def _play(self, dataset: PromptDataset) -> list[Flight]:
+    async def _play(self, dataset: PromptDataset) -> list[InFlightGroup]:
         flights = [
-            Flight(Group(row, make_samples(dataset, Entry(row, row, row, row * self.n_samples), self.n_samples)))
+            InFlightGroup(Group(row, make_samples(dataset, Entry(row, row, row, row * self.n_samples), self.n_samples)))
             for row in range(len(dataset))
         ]
         waiting = iter(flights)
@@ -82,7 +82,7 @@ class Evaluation:
                 lanes.create_task(lane())
         return flights
 
-    def _figures(self, dataset: PromptDataset, flights: Sequence[Flight]) -> dict[str, float]:
+    def _figures(self, dataset: PromptDataset, flights: Sequence[InFlightGroup]) -> dict[str, float]:
         name = f"eval/{dataset.name}"
         good = [flight.group for flight in flights if not _trouble(flight)]
         bad = Counter(trouble for flight in flights if (trouble := _trouble(flight)))
@@ -100,7 +100,7 @@ class Evaluation:
         return figures | pass_at_k(good, name)
 
 
-def _trouble(flight: Flight) -> str:
+def _trouble(flight: InFlightGroup) -> str:
     return flight.error or ("" if flight.group.finished else "aborted") or flight.unscored
 
 

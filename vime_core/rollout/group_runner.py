@@ -17,7 +17,7 @@ from vime_core.rollout.teacher import TeacherScorer
 
 
 @dataclass
-class Flight:
+class InFlightGroup:
     """A group under way. ``group`` is replaced by the finished one; ``error`` says why there is none."""
 
     group: Group
@@ -38,7 +38,7 @@ class Flight:
         return f"group {self.group.id} in {self.phase} for {time.monotonic() - self.since:.0f} s"
 
 
-class Player:
+class GroupRunner:
     """Generates and scores groups.
 
     Args:
@@ -59,7 +59,7 @@ class Player:
         self._generator, self._client, self._params = generator, client, params
         self._scorer, self._timeout, self._teacher = scorer, timeout, teacher
 
-    async def play(self, flight: Flight) -> None:
+    async def play(self, flight: InFlightGroup) -> None:
         """Bring a group as far as it goes: finished and scored, aborted, or with an error. Raises if cancelled only."""
         try:
             if not flight.group.finished:  # else it was finished in an earlier step and kept
@@ -71,7 +71,7 @@ class Player:
         except Exception as error:
             flight.error = describe(error)
 
-    async def _judge(self, flight: Flight) -> None:
+    async def _judge(self, flight: InFlightGroup) -> None:
         """Reward, then teacher: a group without a score is not worth the teacher's time."""
         if self._scorer is not None:
             flight.enter("reward")
@@ -84,7 +84,7 @@ class Player:
             except EngineError as error:
                 flight.error = f"teacher: {error}"
 
-    async def _generate(self, flight: Flight) -> None:
+    async def _generate(self, flight: InFlightGroup) -> None:
         group = flight.group
         try:
             async with asyncio.timeout(self._timeout) as deadline:

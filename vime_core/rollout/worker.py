@@ -30,7 +30,7 @@ from vime_core.rollout.dump import dump
 from vime_core.rollout.evaluation import Evaluation, open_eval_sets
 from vime_core.rollout.gate import Gate
 from vime_core.rollout.generate import Generate
-from vime_core.rollout.group_runner import Player
+from vime_core.rollout.group_runner import GroupRunner
 from vime_core.rollout.metrics import step_metrics
 from vime_core.rollout.sampling import eval_params, train_params
 from vime_core.rollout.scoring import Scorer
@@ -161,7 +161,7 @@ class RolloutWorker:
         path = rollout.dynamic_sampling_filter_path
         keep = None if path is None or supervised else plugins.filters.resolve(path)
         params = SamplingParams(max_tokens=0) if supervised else train_params(config)
-        player = Player(self._generator, gate, params, scorer, rollout.generate_timeout_secs, self.teacher)
+        player = GroupRunner(self._generator, gate, params, scorer, rollout.generate_timeout_secs, self.teacher)
         return RolloutDriver(self._data, self.ledger, player, gate, Bounds.of(config), keep)
 
     def _make_evaluation(self, plugins: Plugins, context: RolloutContext) -> Evaluation | None:
@@ -171,7 +171,7 @@ class RolloutWorker:
         # Supervised data has no answers to sample: its evaluation asks the engines as plainly as can be.
         generator = Generate(context) if self._generator.supervised else self._generator
         scorer = self._scorer(plugins, config.eval.eval_reward or config.rollout.reward)
-        player = Player(generator, self._client, eval_params(config), scorer, config.rollout.generate_timeout_secs)
+        player = GroupRunner(generator, self._client, eval_params(config), scorer, config.rollout.generate_timeout_secs)
         in_flight = config.engine.vllm_server_concurrency * max(1, config.num_engines)
         return Evaluation(
             open_eval_sets(config, self._tokenizer),

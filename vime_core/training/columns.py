@@ -20,8 +20,8 @@ from vime_core.training.reference_models import TEACHER
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
     from vime_core.training.critic import Critic
-    from vime_core.training.forward_backward import Passes
-    from vime_core.training.reference_models import Companions
+    from vime_core.training.forward_backward import LogprobRunner
+    from vime_core.training.reference_models import ReferenceModels
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Columns:
     """Fills batches. Every rank takes part; ranks of stages before the last get zeros, which nobody there reads but
     which let them run the same whole-step code."""
 
-    passes: Passes
-    companions: Companions
+    passes: LogprobRunner
+    companions: ReferenceModels
     critic: Critic | None = None
 
     def fill(

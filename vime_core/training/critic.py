@@ -1,6 +1,6 @@
 """The critic of PPO: a model of its own on the actor's ranks and process groups, with its own optimizer.
 
-It says the value of the state before each response token, and is fitted to the returns that the algorithm's credit
+It says the value of the state before each response token, and is fitted to the returns that the algorithm's advantages
 computed. Plans, packing and token weights are the policy's, so loss and gradient do not depend on packing or on ranks
 either.
 """
@@ -15,7 +15,7 @@ import torch
 
 from vime_core.api.errors import CheckpointError, TrainerError
 from vime_core.training.critic_loss import micro_value_loss, value_quality
-from vime_core.training.forward_backward import Micro, Sweep
+from vime_core.training.forward_backward import ForwardBackward, Micro
 from vime_core.training.model import MegatronModel
 from vime_core.training.optimizer import Optimizer, mean_of_steps
 from vime_core.training.value_head import CriticHead, response_values
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vime_core.algorithms.metrics import Pair
     from vime_core.algorithms.prepare import Prepared
     from vime_core.api.device import DeviceBackend
-    from vime_core.batch.plan import StepPlan
+    from vime_core.batch.plan import BatchPlan
     from vime_core.batch.step_batch import StepBatch
     from vime_core.config.sections import Config
     from vime_core.training.parallel import ParallelLayout
@@ -38,7 +38,7 @@ _Metrics = Mapping[str, float]
 class Critic:
     """Build it with :meth:`build`. Every method but loading and ``state`` is a collective of all trainer ranks."""
 
-    sweep: Sweep
+    sweep: ForwardBackward
     optimizer: Optimizer
 
     @classmethod
@@ -59,7 +59,7 @@ class Critic:
         model.load_hf()
         rate = config.megatron.lr if config.model.critic_lr is None else config.model.critic_lr
         optimizer = Optimizer.build(config.replace("megatron", lr=rate), model.chunks, total_steps)
-        return cls(Sweep(model, layout, device.torch_device()), optimizer)
+        return cls(ForwardBackward(model, layout, device.torch_device()), optimizer)
 
     @property
     def model(self) -> MegatronModel:
@@ -70,7 +70,7 @@ class Critic:
         ranks; None before the last pipeline stage. Never divided by a temperature.
 
         Args:
-            micro_batches: this data-parallel rank's, as in ``Passes.logprobs``.
+            micro_batches: this data-parallel rank's, as in ``LogprobRunner.logprobs``.
 
         Raises:
             TrainerError: the batch has token ids that the critic's vocabulary lacks.
@@ -84,7 +84,7 @@ class Critic:
         return self.sweep.gather(batch.response_tokens, parts)
 
     def train(
-        self, batch: StepBatch, plans: Sequence[StepPlan], prepared: Prepared, value_clip: float
+        self, batch: StepBatch, plans: Sequence[BatchPlan], prepared: Prepared, value_clip: float
     ) -> dict[str, float]:
         """One optimizer step a plan, towards ``prepared.returns``, clipped around the batch's column ``values``.
 
@@ -95,13 +95,13 @@ class Critic:
             TrainerError: the algorithm gave no returns.
         """
         if prepared.returns is None:
-            raise TrainerError("a critic is trained on returns, and the algorithm's credit gave none (see Credit)")
+            raise TrainerError("a critic is trained on returns, and the algorithm gave none (see Advantages)")
         old, returns = batch.t("values"), prepared.returns
         done = [self._update(prepared, plan, (old, returns), value_clip) for plan in plans]
         found = value_quality(old, returns, prepared.mask) if self.sweep.layout.is_last_stage else {}
         return {f"train/{name}": value for name, value in found.items()} | _named(mean_of_steps(done))
 
-    def _update(self, prepared: Prepared, plan: StepPlan, columns: Sequence[torch.Tensor], clip: float) -> _Metrics:
+    def _update(self, prepared: Prepared, plan: BatchPlan, columns: Sequence[torch.Tensor], clip: float) -> _Metrics:
         """One optimizer step; columns: [R] each, old values and returns."""
         for chunk in self.model.chunks:
             chunk.zero_grad_buffer()  # type: ignore[operator]  # Megatron's DistributedDataParallel

@@ -69,7 +69,7 @@ Finish = Callable[[Micro, Any], tuple[torch.Tensor, Any]]
 
 
 @dataclass(frozen=True)
-class Sweep:
+class ForwardBackward:
     """Takes micro-batches through one model, whatever its head is. ``replay`` may choose the experts of its layers."""
 
     model: MegatronModel
@@ -134,7 +134,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Passes(Sweep):
+class LogprobRunner(ForwardBackward):
     """Passes for log-probs of one model.
 
     Attributes:

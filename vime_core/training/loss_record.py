@@ -16,7 +16,7 @@ from vime_core.observe.loss_inputs import LossInputs, write_loss_inputs
 
 if TYPE_CHECKING:
     from vime_core.algorithms.prepare import Prepared
-    from vime_core.batch.plan import StepPlan
+    from vime_core.batch.plan import BatchPlan
     from vime_core.batch.step_batch import StepBatch
 
 
@@ -32,7 +32,7 @@ class LossRecord:
         step: int,
         batch: StepBatch,
         prepared: Prepared,
-        plans: Sequence[StepPlan],
+        plans: Sequence[BatchPlan],
         logp: torch.Tensor,
         metrics: Sequence[Mapping[str, float]],
     ) -> None:
@@ -75,7 +75,7 @@ def _batch_columns(batch: StepBatch) -> dict[str, np.ndarray]:
     return columns if batch.old_logp is None else {**columns, "old_logp": batch.old_logp}
 
 
-def _stage_columns(prepared: Prepared, plans: Sequence[StepPlan]) -> dict[str, np.ndarray]:
+def _stage_columns(prepared: Prepared, plans: Sequence[BatchPlan]) -> dict[str, np.ndarray]:
     weight = torch.zeros(prepared.batch.response_tokens, dtype=torch.float64)
     optimizer_step = torch.zeros(len(prepared.batch), dtype=torch.int64)
     for number, plan in enumerate(plans):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from vime_core.api.errors import ConfigError
 from vime_core.config.architecture import check_same_architecture
-from vime_core.training.weight_swap import WeightSets
+from vime_core.training.weight_swap import WeightSwap
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,7 @@ _OPTIONS = {REFERENCE: "--ref-load", TEACHER: "--opd-teacher-load"}
 _PREFIX = f"{REFERENCE}."
 
 
-def companion_folders(config: Config, needs: Collection[str], folder: str) -> dict[str, str]:
+def reference_model_folders(config: Config, needs: Collection[str], folder: str) -> dict[str, str]:
     """Weight set -> Hugging Face folder that it is loaded from.
 
     Args:
@@ -52,10 +52,10 @@ def companion_folders(config: Config, needs: Collection[str], folder: str) -> di
     return found
 
 
-class Companions:
+class ReferenceModels:
     """Use :meth:`load` while the model holds the weights of its own folder."""
 
-    def __init__(self, sets: WeightSets, interval: int | None) -> None:
+    def __init__(self, sets: WeightSwap, interval: int | None) -> None:
         self.sets = sets
         self._interval = interval
         #: the reference is no longer what its folder holds
@@ -66,9 +66,9 @@ class Companions:
     @classmethod
     def load(
         cls, config: Config, model: MegatronModel, device: DeviceBackend, folders: Mapping[str, str]
-    ) -> Companions:
-        """Fill the weight sets. Collective. folders: from :func:`companion_folders`."""
-        sets = WeightSets(model, device)
+    ) -> ReferenceModels:
+        """Fill the weight sets. Collective. folders: from :func:`reference_model_folders`."""
+        sets = WeightSwap(model, device)
         for name, folder in folders.items():
             if Path(folder).samefile(model.hf_folder):
                 sets.keep(name)

@@ -1,6 +1,6 @@
 """One rollout step of training on this rank: the columns still needed, the algorithm's stages, then optimizer steps.
 
-Every rank holds the whole batch and computes the same plan, so the stages that look at the whole step (credit,
+Every rank holds the whole batch and computes the same plan, so the stages that look at the whole step (advantages,
 weights, corrections) need no communication; micro-batches are this rank's rows of the plan. The loss of a micro-batch
 is a plain sum and Megatron adds gradients up, so the result does not depend on how samples were packed or dealt.
 """
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss_config import NO_TERMS, LossConfig, needed_columns
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
-from vime_core.algorithms.terms import NO_TERMS, Terms, needed_columns
-from vime_core.batch.plan import StepPlan, forward_of, plan_forward, plan_steps
+from vime_core.batch.plan import BatchPlan, forward_of, plan_forward, plan_steps
 from vime_core.batch.top_logprobs import TOP_IDS
 from vime_core.training.mismatch import mismatch
 from vime_core.training.optimizer import mean_of_steps
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
     from vime_core.config.sections import Config
     from vime_core.training.columns import Columns
-    from vime_core.training.forward_backward import Micro, Passes
+    from vime_core.training.forward_backward import LogprobRunner, Micro
     from vime_core.training.loss_record import LossRecord
     from vime_core.training.optimizer import Optimizer
     from vime_core.training.output_layer import ResponseLogprobs
@@ -43,14 +43,14 @@ class TrainStep:
     where the inputs of the loss are kept, on the one rank that keeps them."""
 
     config: Config
-    passes: Passes
+    passes: LogprobRunner
     optimizer: Optimizer
     algorithm: Algorithm
     options: Mapping[str, Any]
     aggregation: str
     columns: Columns
     record: LossRecord | None = None
-    terms: Terms = NO_TERMS
+    terms: LossConfig = NO_TERMS
     corrections: Sequence[Correction] = ()
 
     def run(self, step: int, batch: StepBatch) -> dict[str, float]:
@@ -75,13 +75,13 @@ class TrainStep:
             metrics |= self._train_policy(step, batch, prepared, plans)
         return {**metrics, **self._packing(batch, plans), **times}
 
-    def _wants_old_logp(self, plans: Sequence[StepPlan]) -> bool:
+    def _wants_old_logp(self, plans: Sequence[BatchPlan]) -> bool:
         return wants_old_logp(self.algorithm, self.options, len(plans), self.terms)
 
     def _critic_alone(self, step: int) -> bool:
         return self.columns.critic is not None and step < self.config.algorithm.num_critic_only_steps
 
-    def _train_critic(self, prepared: Prepared, plans: Sequence[StepPlan]) -> dict[str, float]:
+    def _train_critic(self, prepared: Prepared, plans: Sequence[BatchPlan]) -> dict[str, float]:
         critic = self.columns.critic
         if critic is None:
             return {}
@@ -91,7 +91,7 @@ class TrainStep:
         return {**metrics, "perf/critic_train_time": time.monotonic() - clock}
 
     def _train_policy(
-        self, step: int, batch: StepBatch, prepared: Prepared, plans: Sequence[StepPlan]
+        self, step: int, batch: StepBatch, prepared: Prepared, plans: Sequence[BatchPlan]
     ) -> dict[str, float]:
         clock = time.monotonic()
         done = [self._optimizer_step(prepared, plan) for plan in plans]
@@ -106,17 +106,17 @@ class TrainStep:
                 self.record.write(step, batch, prepared, plans, logp, [one.metrics for one in done])
         return metrics
 
-    def _mismatch(self, batch: StepBatch, logp: torch.Tensor, plans: Sequence[StepPlan]) -> dict[str, float]:
+    def _mismatch(self, batch: StepBatch, logp: torch.Tensor, plans: Sequence[BatchPlan]) -> dict[str, float]:
         """By the log-probs before the step: the old ones, else those that the first optimizer step met."""
         if batch.old_logp is not None and not self.terms.use_rollout_logprobs:
             return mismatch(batch, batch.t("old_logp"), detailed=self.terms.get_mismatch_metrics)
         return mismatch(batch, logp, samples=plans[0].samples, detailed=self.terms.get_mismatch_metrics)
 
-    def _plan(self, batch: StepBatch) -> list[StepPlan]:
+    def _plan(self, batch: StepBatch) -> list[BatchPlan]:
         packing = self._packing_of(self.config.train.max_tokens_per_gpu)
         return plan_steps(batch, global_batch_size=self.config.global_batch, **packing)
 
-    def _forward(self, batch: StepBatch, plans: Sequence[StepPlan]) -> Sequence[Sequence[int]]:
+    def _forward(self, batch: StepBatch, plans: Sequence[BatchPlan]) -> Sequence[Sequence[int]]:
         """This rank's micro-batches of passes without gradient: those of training, or of a size of their own."""
         cap, rank = self.config.train.log_probs_max_tokens_per_gpu, self.passes.layout.dp_rank
         return (forward_of(plans) if cap is None else plan_forward(batch, **self._packing_of(cap)))[rank]
@@ -131,7 +131,7 @@ class TrainStep:
             "length_multiple": 2 * layout.cp_size if layout.cp_size > 1 else 1,
         }
 
-    def _optimizer_step(self, prepared: Prepared, plan: StepPlan) -> _Done:
+    def _optimizer_step(self, prepared: Prepared, plan: BatchPlan) -> _Done:
         for chunk in self.passes.model.chunks:
             chunk.zero_grad_buffer()  # type: ignore[operator]  # Megatron's DistributedDataParallel
         self.optimizer.zero_grad()
@@ -140,7 +140,7 @@ class TrainStep:
 
         def loss(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
             samples = micro.samples if micro.alive else []
-            share = MicroShare.of(
+            share = MicroBatchSlice.of(
                 prepared, weight, samples, needs=needs, index=micro.places if micro.alive else None
             ).to(logprobs.logp.device)
             logp = logprobs.logp if micro.alive else logprobs.logp[:0]
@@ -184,7 +184,7 @@ class TrainStep:
         assert gathered is not None, "only the last stage collects"
         return gathered
 
-    def _packing(self, batch: StepBatch, plans: Sequence[StepPlan]) -> dict[str, float]:
+    def _packing(self, batch: StepBatch, plans: Sequence[BatchPlan]) -> dict[str, float]:
         ranks, layout = self.passes.layout.dp_size, self.passes.layout
         micro = sum(plan.micro_batches_per_rank for plan in plans)
         metrics = {
@@ -194,7 +194,7 @@ class TrainStep:
         }
         cap = self.config.train.max_tokens_per_gpu
         if self.config.train.use_dynamic_batch_size and cap:
-            metrics["train/fill"] = metrics["train/tokens"] / (micro * ranks * cap * layout.cp_size)
+            metrics["train/packing_efficiency"] = metrics["train/tokens"] / (micro * ranks * cap * layout.cp_size)
         return metrics
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Weights = dict[str, torch.Tensor]
 
 
-class WeightSets:
+class WeightSwap:
     """Named copies of the weights of ``model``. Only :meth:`load` is a collective."""
 
     def __init__(self, model: MegatronModel, device: DeviceBackend) -> None:

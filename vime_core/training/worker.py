@@ -10,20 +10,20 @@ import numpy as np
 import torch
 
 from vime_core.algorithms.correction import corrections_of
+from vime_core.algorithms.loss_config import LossConfig, needed_columns
 from vime_core.algorithms.options import aggregation_of, options_of
-from vime_core.algorithms.terms import Terms, needed_columns
 from vime_core.api.weight_sync import WeightSync
 from vime_core.batch.step_batch import StepBatch
 from vime_core.plugin.targets import load_target
 from vime_core.training import checkpoint
 from vime_core.training.columns import Columns
-from vime_core.training.forward_backward import Passes
+from vime_core.training.forward_backward import LogprobRunner
 from vime_core.training.loss_record import LossRecord, plain
 from vime_core.training.memory import TrainerMemory
 from vime_core.training.model import MegatronModel
 from vime_core.training.optimizer import Optimizer
 from vime_core.training.parallel import destroy_parallel, init_parallel
-from vime_core.training.reference_models import Companions, companion_folders
+from vime_core.training.reference_models import ReferenceModels, reference_model_folders
 from vime_core.training.replay_routers import make_replay
 from vime_core.training.step import TrainStep
 
@@ -56,14 +56,14 @@ class TrainerWorker:
         torch.set_num_threads(self.config.cluster.trainer_cpu_threads)
         algorithm = self._algorithm()
         options = options_of(self.config, algorithm)
-        needs = needed_columns(algorithm, options, Terms.of(self.config))
-        others = companion_folders(self.config, needs, folder)
+        needs = needed_columns(algorithm, options, LossConfig.of(self.config))
+        others = reference_model_folders(self.config, needs, folder)
         self.device.adapt_megatron()
         self.device.set_device(self.device.local_index(self.rank % self.config.cluster.actor_num_gpus_per_node))
         self.layout = init_parallel(self.config, self.device, self.rank, self.config.trainer_ranks, host, port)
         self.model = MegatronModel.build(self.config, self.device, folder, trainable=True)
         self.model.load_hf()
-        self.companions = Companions.load(self.config, self.model, self.device, others)
+        self.companions = ReferenceModels.load(self.config, self.model, self.device, others)
         self.optimizer = Optimizer.build(self.config, self.model.chunks, total_steps)
         self.critic: Critic | None = None
         if "values" in needs:
@@ -88,8 +88,8 @@ class TrainerWorker:
         return self.config.train.loss_type == "sft_loss"
 
     def _train_step(self, algorithm: Algorithm, options: Mapping[str, Any], losses: str | None) -> TrainStep:
-        terms = Terms.of(self.config)
-        passes = Passes(
+        terms = LossConfig.of(self.config)
+        passes = LogprobRunner(
             model=self.model,
             layout=self.layout,
             device=self.device.torch_device(),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class MeetingPoint:
+class RendezvousStore:
     """Where the members of a group find one another: a port kept from the start, and served once it is needed."""
 
     def __init__(self, host: str) -> None:

@@ -16,9 +16,9 @@ import xxhash
 
 from vime_core.api.errors import ConfigError, SyncError
 from vime_core.runtime.ports import reachable_host
-from vime_core.weights.gloo_link import GlooLink, MeetingPoint
+from vime_core.weights.gloo_link import GlooLink, RendezvousStore
 from vime_core.weights.manifest import Manifest, TensorEntry, aligned
-from vime_core.weights.shared_buffer import CHUNK, ByteStore, map_bytes
+from vime_core.weights.shared_buffer import CHUNK, SharedBuffer, map_bytes
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
@@ -41,11 +41,11 @@ class Publisher:
 
     def __init__(self, bucket: int, timeout: float, host: str = "127.0.0.1", corrupt: int = 0) -> None:
         self.bucket, self.timeout, self.corrupt = bucket, timeout, corrupt
-        self._stores: dict[int, ByteStore] = {}  # buffer number -> buffer
+        self._stores: dict[int, SharedBuffer] = {}  # buffer number -> buffer
         self._latest: Manifest | None = None
         self._turn = 0
         self._count = 0
-        self._meeting = MeetingPoint(host)
+        self._meeting = RendezvousStore(host)
 
     @classmethod
     def create(cls, config: Config, name: str = "") -> Publisher:
@@ -66,7 +66,7 @@ class Publisher:
         """
         if self._latest is not None and self._latest.version != version:
             self._turn = 1 - self._turn
-        store = self._stores.get(self._turn) or self._stores.setdefault(self._turn, ByteStore(f"vime-{self._turn}"))
+        store = self._stores.get(self._turn) or self._stores.setdefault(self._turn, SharedBuffer(f"vime-{self._turn}"))
         entries, digest, size = _write(store, named_tensors)
         store.resize(size)
         self._count += 1
@@ -118,7 +118,7 @@ def fault_sync(fault: str | None) -> int:
     return int(match.group(1))
 
 
-def _write(store: ByteStore, named_tensors: NamedTensors) -> tuple[tuple[TensorEntry, ...], str, int]:
+def _write(store: SharedBuffer, named_tensors: NamedTensors) -> tuple[tuple[TensorEntry, ...], str, int]:
     """(entries, digest of the tensors' own bytes, size of the buffer)."""
     entries, state, end = [], xxhash.xxh3_128(), 0
     for name, tensor in named_tensors:

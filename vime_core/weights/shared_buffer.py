@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 
 
-class ByteStore:
+class SharedBuffer:
     """A growing buffer with one writer. ``path`` is where other processes open it.
 
     Once its size is known the buffer is mapped, and a copy into the mapping costs half of what a system call does.

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from vime_core.algorithms.aggregation_share import MicroShare
 from vime_core.algorithms.common import GroupStats, group_stats_of
 from vime_core.algorithms.kl import kl_loss
 from vime_core.algorithms.loss import policy_term
+from vime_core.algorithms.loss_config import LossConfig, needed_columns
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.prepare import Prepared
 from vime_core.algorithms.shaping import sampler_as_old
-from vime_core.algorithms.terms import Terms, needed_columns
 from vime_core.algorithms.view import trainable
 from vime_core.api.algorithm import Algorithm
 from vime_core.api.errors import DataError
@@ -65,7 +65,7 @@ def explain_sample(inputs: LossInputs, algorithm: Algorithm, sample: int) -> Exp
         DataError: there is no such sample, or the loss read what is not kept.
     """
     if terms_of(inputs).score_centering_top_k:
-        raise DataError("score centring reads log-probs of many tokens at each place, and a run does not keep those")
+        raise DataError("score centering reads log-probs of many tokens at each place, and a run does not keep those")
     prepared, step_of = prepared_of(inputs), inputs.columns["optimizer_step"]
     if not 0 <= sample < len(step_of):
         raise DataError(f"step {inputs.facts['step']} has samples 0 .. {len(step_of) - 1}, not {sample}")
@@ -96,9 +96,9 @@ def explain_sample(inputs: LossInputs, algorithm: Algorithm, sample: int) -> Exp
     )
 
 
-def terms_of(inputs: LossInputs) -> Terms:
+def terms_of(inputs: LossInputs) -> LossConfig:
     """What the run's framework added around its algorithm."""
-    return Terms(**inputs.facts["terms"])
+    return LossConfig(**inputs.facts["terms"])
 
 
 def prepared_of(inputs: LossInputs) -> Prepared:
@@ -132,7 +132,7 @@ def _arithmetic(
     terms, options = terms_of(inputs), inputs.facts["options"]
     needs = needed_columns(algorithm, options, terms)
     weight = torch.from_numpy(inputs.columns["weight"])
-    share = MicroShare.of(prepared, weight, samples, needs=needs, dtype=torch.float64)
+    share = MicroBatchSlice.of(prepared, weight, samples, needs=needs, dtype=torch.float64)
     view = share.view(torch.from_numpy(inputs.columns["logp"]).double()[share.index])
     advantage = trainable(share.mask, share.advantage)
     surrogate, _ = policy_term(algorithm, options, view, advantage, terms)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.algorithms.terms import Terms
+from vime_core.algorithms.loss_config import LossConfig
 from vime_core.config.source import Source
 from vime_core.plugin.targets import load_target, looks_like_path, split_target
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vime_core.config.sections import Config
 
 #: class attributes of an algorithm that a plan reads
-READ = ("needs", "early_old_logp")
+READ = ("needs", "recompute_old_logprobs")
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ def needs_of(config: Config, plugins: Any) -> Needs:
     supervised = config.train.loss_type == "sft_loss"
     name = "sft" if supervised else config.algorithm.advantage_estimator
     facts = facts_of(name if looks_like_path(name) else plugins.algorithms.get(name).target_text)
-    terms = Terms.of(config)
+    terms = LossConfig.of(config)
     columns = frozenset(facts["needs"]) | terms.needs
     steps = config.samples_per_step // max(config.global_batch, 1)
-    early = facts["early_old_logp"] or terms.early_old_logp
+    early = facts["recompute_old_logprobs"] or terms.recompute_old_logprobs
     return Needs(
         reference="ref_logp" in columns or bool(config.algorithm.kl_coef and not supervised),
         teacher="teacher_logp" in columns and config.algorithm.opd_type == "megatron",

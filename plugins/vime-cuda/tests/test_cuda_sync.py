@@ -20,9 +20,9 @@ from tests.support.threads import in_threads
 from vime_core import Config, VimeError
 from vime_core.api.errors import SyncError
 from vime_core.api.weight_sync import Topology
-from vime_core.weights.gloo_link import MeetingPoint
+from vime_core.weights.gloo_link import RendezvousStore
 from vime_core.weights.manifest import Manifest
-from vime_core.weights.stream.channel import Terms
+from vime_core.weights.stream.channel import LossConfig
 from vime_core.weights.stream.communicator import CommunicatorChannel
 from vime_core.weights.stream.gloo import GlooChannel, GlooReceiver
 from vime_core.weights.stream.shared import from_text, to_text
@@ -42,14 +42,14 @@ class TestCudaIpc(WeightSyncSuite):
 
 
 @pytest.fixture
-def point() -> Iterator[MeetingPoint]:
-    made = MeetingPoint("127.0.0.1")
+def point() -> Iterator[RendezvousStore]:
+    made = RendezvousStore("127.0.0.1")
     made.open()
     yield made
     made.close()
 
 
-def terms(point: MeetingPoint, world: int = 2) -> dict[str, Any]:
+def terms(point: RendezvousStore, world: int = 2) -> dict[str, Any]:
     return {"host": point.host, "port": point.port, "group": "g", "world": world, "bucket": 1024, "timeout": 30.0}
 
 
@@ -116,7 +116,7 @@ def test_the_plugins_publisher_sends_what_a_receiver_checks(point, delta: bool) 
 class WithoutDevice(nccl.NcclChannel):
     """The channel where torch.cuda would be, on a machine without: everything else is vLLM's own."""
 
-    def __init__(self, agreed: Terms, rank: int) -> None:
+    def __init__(self, agreed: LossConfig, rank: int) -> None:
         functions = {"current_device": lambda: 0, "device": lambda _: contextlib.nullcontext()}
         CommunicatorChannel.__init__(self, agreed, rank, SimpleNamespace(**functions), "cpu")
 

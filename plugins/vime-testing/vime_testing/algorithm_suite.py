@@ -105,7 +105,7 @@ class AlgorithmSuite(Suite):
         subject = self._subject(algorithm)
         if self.follows_advantage is False or (self.follows_advantage is None and "reward" not in subject.required):
             skip("follows_advantage = False, or the algorithm needs no reward")
-        case, real = self._case(subject), algorithm.credit
+        case, real = self._case(subject), algorithm.advantages
 
         def nothing(batch: Any, options: Any) -> Any:
             credit: Any = real(batch, options)
@@ -113,7 +113,7 @@ class AlgorithmSuite(Suite):
                 return credit._replace(advantage=credit.advantage * 0)  # type: ignore[attr-defined]
             return credit * 0
 
-        algorithm.credit = nothing  # type: ignore[method-assign]
+        algorithm.advantages = nothing  # type: ignore[method-assign]
         largest = float(subject.play(case).grad.abs().max())
         must(
             largest == 0.0,
@@ -123,10 +123,10 @@ class AlgorithmSuite(Suite):
 
     # the toy step --------------------------------------------------------------------------------------------
     def _subject(self, algorithm: Algorithm) -> Subject:
-        from vime_core.algorithms.terms import Terms
+        from vime_core.algorithms.loss_config import LossConfig
         from vime_testing.toy_step import Subject
 
-        return Subject(algorithm, algorithm.aggregate, self.options, Terms())
+        return Subject(algorithm, algorithm.aggregate, self.options, LossConfig())
 
     def _case(self, subject: Subject) -> Case:
         from vime_testing.toy_step import random_case

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vime_core.algorithms.aggregation_share import MicroShare, response_index
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice, response_index
 from vime_core.api.algorithm import Algorithm
 from vime_core.batch.aggregate import AGGREGATIONS
 from vime_core.batch.plan import plan_steps
@@ -242,7 +242,7 @@ def check_first_step(subject: Subject, case: Case, rng: np.random.Generator) -> 
     """P11: old log-probs that come from the same forward pass, or none, give a ratio of exactly 1."""
     now = case.log_probs(case.logits.float().double()).float().double()
     prepared, samples, needs = subject.prepare(case.batch), range(len(case.batch)), subject.required
-    share = MicroShare.of(prepared, prepared.weight(samples), samples, needs=needs, dtype=torch.float64)
+    share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples, needs=needs, dtype=torch.float64)
     for view in (replace(share, old_logp=None).view(now), replace(share, old_logp=now).view(now)):
         assert torch.equal(view.logp, view.old_logp), "P11: old log-probs are not the current ones"
         _, metrics = subject.algorithm.surrogate(view, share.advantage, subject.merged)
@@ -263,7 +263,7 @@ def check_purity(subject: Subject, case: Case, rng: np.random.Generator) -> None
     assert_same(subject.play(case), first, 0.0, "run twice")
     prepared = subject.prepare(case.batch)
     samples = range(len(case.batch))
-    share = MicroShare.of(prepared, prepared.weight(samples), samples, needs=subject.required)
+    share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples, needs=subject.required)
     view = share.view(case.log_probs(case.logits).float())
     inputs = {"advantage": share.advantage, "logp": view.logp, "old_logp": view.old_logp, "mask": view.mask}
     before_call = {name: x._version for name, x in inputs.items()}

@@ -14,7 +14,7 @@ from vime_testing.suite import Suite, must, skip
 
 if TYPE_CHECKING:
     from vime_core.plugin.registry import Provider
-    from vime_core.plugin.validation import Member
+    from vime_core.plugin.validation import LoadedPlugin
 
 #: seconds for a fresh interpreter to load one plugin
 _DEADLINE = 120.0
@@ -96,7 +96,7 @@ class PluginSuite(Suite):
         )
 
     # what is looked at ---------------------------------------------------------------------------------------
-    def _member(self) -> Member:
+    def _member(self) -> LoadedPlugin:
         must(self.plugin, f"{type(self).__name__}.plugin is not set: give the plugin's name, pkg.mod or ./file.py")
         members = self.loaded().members
         return members[-1]  # the core itself where the plugin is "core"
@@ -105,7 +105,7 @@ class PluginSuite(Suite):
         plugins, name = self.loaded(), self._member().name
         return [p for registry in plugins.registries().values() for p in registry if p.plugin == name]
 
-    def _functions(self, member: Member) -> bool:
+    def _functions(self, member: LoadedPlugin) -> bool:
         """A file may hold nothing but functions that are used as ``stem:name``."""
         place = getattr(member.plugin, "__name__", "")
         mine = (v for v in vars(member.plugin).values() if getattr(v, "__module__", None) == place)

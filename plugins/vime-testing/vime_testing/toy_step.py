@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from vime_core.algorithms.aggregation_share import MicroShare, response_index
 from vime_core.algorithms.correction import corrections_of
 from vime_core.algorithms.importance import CORRECTIONS
 from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss_config import LossConfig, needed_columns
 from vime_core.algorithms.metrics import Pair, add_pairs, finish
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice, response_index
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import Prepared, prepare_step
-from vime_core.algorithms.terms import Terms, needed_columns
 from vime_core.algorithms.view import Reduce
 from vime_core.api.algorithm import Algorithm
 from vime_core.batch.step_batch import StepBatch
 
 VOCABULARY = 5
 EXCHANGE_SECONDS = 60.0
-ENTROPY = Terms(entropy_coef=0.03)
+ENTROPY = LossConfig(entropy_coef=0.03)
 
 Micro = Callable[..., tuple[torch.Tensor, dict[str, Pair]]]
 Partition = Sequence[Sequence[Sequence[int]]]
@@ -184,7 +184,7 @@ class Subject:
     algorithm: Algorithm
     aggregation: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    terms: Terms = ENTROPY
+    terms: LossConfig = ENTROPY
     length: int = 8
     loss: Micro = micro_loss
 
@@ -236,7 +236,7 @@ class Subject:
     ) -> tuple[torch.Tensor, dict[str, Pair]]:
         """One micro-batch on one context-parallel rank, which holds the response positions ``index``."""
         needs = self.required
-        share = MicroShare.of(begun.prepared, begun.weight, samples, needs=needs, index=index, dtype=torch.float64)
+        share = MicroBatchSlice.of(begun.prepared, begun.weight, samples, needs=needs, index=index, dtype=torch.float64)
         view, entropy = share.view(begun.logp[index], reduce), begun.entropy[index]
         rest = (share.advantage, share.weight, share.correction, entropy, self.terms)
         return self.loss(self.algorithm, self.merged, view, *rest)

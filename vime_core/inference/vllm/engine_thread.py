@@ -41,7 +41,7 @@ class Job:
     mailbox: Mailbox
 
 
-class _Outbox:
+class _SendQueue:
     """Where vLLM puts a request's outputs: the finished ones and the partial one of an abort alike."""
 
     def __init__(self, finish: Callable[[Any], None]) -> None:
@@ -190,4 +190,4 @@ class EngineLoop:
             self._post(job, EngineError(f"request {job.id}: {output}") if isinstance(output, Exception) else output)
 
         self._active[own] = job
-        engine.output_processor.request_states[own].queue = _Outbox(finish)  # type: ignore[assignment]
+        engine.output_processor.request_states[own].queue = _SendQueue(finish)  # type: ignore[assignment]

@@ -24,7 +24,7 @@ class Failure:
     message: str
 
 
-class AsyncMailbox:
+class ReceiveQueue:
     """Results of some requests, handed over once a step of the engine. Make it inside the event loop."""
 
     def __init__(self, convert: Callable[[str, RequestOutput], Any]) -> None:

@@ -57,7 +57,9 @@ class WeightReceiver:
             outcome.version = manifest.version
             source = self._checked(manifest, rank_offset)
         except Exception as error:
-            outcome.refused = f"{type(error).__name__}: {error}" if not isinstance(error, Refusal) else str(error)
+            outcome.refused = (
+                f"{type(error).__name__}: {error}" if not isinstance(error, UpdateRejected) else str(error)
+            )
         else:
             self._exchange(source)
         if outcome.refused:
@@ -74,7 +76,7 @@ class WeightReceiver:
     def _checked(self, manifest: Manifest, rank_offset: int) -> Received:
         outcome, started = self.outcome, time.perf_counter()
         if outcome.dirty:
-            raise Refusal("the model is damaged by an earlier update; restart this engine")
+            raise UpdateRejected("the model is damaged by an earlier update; restart this engine")
         # the transfer first: in a collective one the other workers wait for this one, whatever it thinks of the names
         source = self._receive(manifest, rank_offset + self._rank())
         manifest = source.manifest
@@ -82,11 +84,11 @@ class WeightReceiver:
         outcome.names, outcome.nbytes = manifest.names, manifest.nbytes
         faults = layout_faults(manifest, self.shapes, tied=self._tied())
         if faults:
-            raise Refusal("; ".join(faults))
+            raise UpdateRejected("; ".join(faults))
         outcome.digest = source.digest()
         outcome.seconds["digest"], _ = _lap(started)
         if outcome.digest != manifest.digest:
-            raise Refusal(f"received bytes have digest {outcome.digest}, the sender's have {manifest.digest}")
+            raise UpdateRejected(f"received bytes have digest {outcome.digest}, the sender's have {manifest.digest}")
         return source
 
     def _exchange(self, source: Received) -> None:
@@ -103,7 +105,7 @@ class WeightReceiver:
     def _restore(self, source: Source) -> None:
         try:
             if not source.intact():
-                raise Refusal("the former weights are no longer in memory")
+                raise UpdateRejected("the former weights are no longer in memory")
             self._load(source)
         except Exception as error:
             self.outcome.dirty = True
@@ -131,7 +133,9 @@ class WeightReceiver:
             finalize_layerwise_reload(self.model, self.model_config)
         missing = sorted(expected - loaded) if loaded is not None else []
         if missing:
-            raise Refusal(f"the model has parameters that no tensor reached: {missing[:3]} ({len(missing)} in all)")
+            raise UpdateRejected(
+                f"the model has parameters that no tensor reached: {missing[:3]} ({len(missing)} in all)"
+            )
 
     def _load_tied_head(self, source: Source, expected: set[str]) -> set[str]:
         """vLLM's models skip a head that is the embedding, but the head may hold a copy of its own, packed for the
@@ -158,7 +162,7 @@ class WeightReceiver:
         return parallel.data_parallel_index * parallel.world_size + parallel.rank
 
 
-class Refusal(ValueError):
+class UpdateRejected(ValueError):
     """The update cannot be taken; the message is the whole story."""
 
 

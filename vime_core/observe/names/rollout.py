@@ -62,7 +62,7 @@ ROLLOUT = (
         "groups of this step that were surplus (finished beyond need), aborted, or retried after a failure",
     ),
     _of(
-        "ledger/<fate>",
+        "groups/<fate>",
         "group",
         "count",
         "what became of every group of the run; the counts add up",

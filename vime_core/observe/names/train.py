@@ -173,7 +173,7 @@ UPDATE = (
         "micro-batches of one data-parallel rank in the rollout step",
     ),
     _of(
-        "fill",
+        "packing_efficiency",
         "share",
         "value",
         "how well packing worked",

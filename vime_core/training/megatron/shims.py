@@ -3,7 +3,7 @@
 Each shim has a name (``module:attribute``), a reason, and a guard: the release of megatron-core they were written
 against, and the presence of what they replace. Four kinds:
 
-* stand-in: the module's own name ``torch`` becomes :class:`~vime_core.training.megatron.torch_proxy.TorchStandIn`.
+* stand-in: the module's own name ``torch`` becomes :class:`~vime_core.training.megatron.torch_proxy.TorchProxy`.
 * literals: constants or attribute names inside one function's code, for ``tensor.type() == "torch.cuda.FloatTensor"``
   and ``tensor.cuda()``, which no module-level name can reach. The function object stays the same, so every importer
   sees it.
@@ -25,7 +25,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api.errors import TrainerError
-from vime_core.training.megatron.torch_proxy import TorchStandIn
+from vime_core.training.megatron.torch_proxy import TorchProxy
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +97,7 @@ class MegatronShims:
     def list(self) -> list[Shim]:
         """The shims, for ``vime doctor``."""
         device = self._device
-        stand_in = TorchStandIn(device)
+        stand_in = TorchProxy(device)
         shims = [_stand_in(module, stand_in) for module in _STAND_INS]
         shims += [_literals(module, function, _type_names(device)) for module, function in _TYPE_CHECKS]
         shims.append(
@@ -196,11 +196,11 @@ def _check_release() -> None:
 
 
 # kinds of shims --------------------------------------------------------------------------------------------------
-def _stand_in(module: str, stand_in: TorchStandIn) -> Shim:
+def _stand_in(module: str, stand_in: TorchProxy) -> Shim:
     def apply() -> None:
         target = importlib.import_module(module)
         current = _present(target, "torch", f"{module}:torch")
-        same = isinstance(current, TorchStandIn) and type(current.device_backend) is type(stand_in.device_backend)
+        same = isinstance(current, TorchProxy) and type(current.device_backend) is type(stand_in.device_backend)
         if not same:
             target.torch = stand_in  # type: ignore[attr-defined]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "randint", "eye")
 
 
-class TorchStandIn(ModuleType):
+class TorchProxy(ModuleType):
     """``torch`` for one device.
 
     Args:

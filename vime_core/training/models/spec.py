@@ -15,7 +15,7 @@ from vime_core.training.models.norm import Norm
 if TYPE_CHECKING:
     from megatron.core.transformer.mlp import MLPSubmodules
 
-#: TransformerConfig values: everything that is a fused CUDA kernel or a second stream is off
+#: TransformerConfig values: everything that is a fused kernel of an accelerator or a second stream is off
 TRANSFORMER_OVERRIDES: dict[str, Any] = {
     "use_cpu_initialization": False,
     "masked_softmax_fusion": False,

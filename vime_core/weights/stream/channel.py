@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 #: what both ends must know to meet: ``host``, ``port`` of the meeting point, ``group`` name, ``world``, ``bucket``
 #: bytes, ``timeout`` seconds
-Terms = Mapping[str, Any]
+LossConfig = Mapping[str, Any]
 
 
 class Channel(Protocol):
@@ -42,7 +42,7 @@ class Channel(Protocol):
 
 
 #: makes the channel of one end: (terms, rank). Blocks until all ends are there, or until the deadline
-Connect = Callable[[Terms, int], Channel]
+Connect = Callable[[LossConfig, int], Channel]
 
 
 def within(seconds: float, what: str, work: Callable[[], T]) -> T:

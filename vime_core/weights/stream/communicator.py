@@ -13,7 +13,7 @@ import abc
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_core.api.errors import SyncError, VimeError
-from vime_core.weights.stream.channel import Terms, within
+from vime_core.weights.stream.channel import LossConfig, within
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ class CommunicatorChannel(abc.ABC):
     #: what to do where it cannot be loaded
     remedy: ClassVar[str]
 
-    def __init__(self, terms: Terms, rank: int, module: Any, device_type: str) -> None:
+    def __init__(self, terms: LossConfig, rank: int, module: Any, device_type: str) -> None:
         self._module, self._type = module, device_type
         self._index: int = module.current_device()
         self._deadline: float = terms["timeout"]
@@ -70,7 +70,7 @@ class CommunicatorChannel(abc.ABC):
         if comm is not None:
             self.destroy(comm)
 
-    def _joined(self, terms: Terms, rank: int) -> Any:
+    def _joined(self, terms: LossConfig, rank: int) -> Any:
         host, port = rendezvous(terms, rank, self.library)
         with self._module.device(self._index):
             return enabled(self.join(host, port, rank, terms["world"]), self.library, self.remedy)
@@ -95,7 +95,7 @@ def enabled(comm: Any, library: str, remedy: str) -> Any:
     return comm
 
 
-def rendezvous(terms: Terms, rank: int, library: str) -> tuple[str, int]:
+def rendezvous(terms: LossConfig, rank: int, library: str) -> tuple[str, int]:
     """Where the library's handle is exchanged: a port of rank 0's machine, free a moment ago."""
     import datetime
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from vime_core.api.errors import SyncError
-from vime_core.weights.stream.channel import Terms
+from vime_core.weights.stream.channel import LossConfig
 from vime_core.weights.stream.receiver import StreamReceiver
 from vime_core.weights.stream.sender import StreamPublisher
 from vime_core.weights.stream.transaction import StreamSync
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class GlooChannel:
     """One gloo group for the run."""
 
-    def __init__(self, terms: Terms, rank: int) -> None:
+    def __init__(self, terms: LossConfig, rank: int) -> None:
         from vime_core.weights.gloo_link import GlooLink
 
         self.alive = True

@@ -8,7 +8,7 @@ from vime_core.api.errors import SyncError
 from vime_core.weights.manifest import Manifest
 from vime_core.weights.stream import delta, wire
 from vime_core.weights.stream.bucket import Bucket, entries_of
-from vime_core.weights.stream.channel import Channel, Connect, Terms
+from vime_core.weights.stream.channel import Channel, Connect, LossConfig
 from vime_core.weights.stream.source import ReceivedBuckets
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class StreamReceiver:
                 fault = error
         return buckets, packet, fault
 
-    def _joined(self, terms: Terms, rank: int) -> Channel:
+    def _joined(self, terms: LossConfig, rank: int) -> Channel:
         if self._channel is not None and (terms["group"] != self._group or not self._channel.alive):
             self._channel.close()
             self._channel = None

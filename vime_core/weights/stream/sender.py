@@ -13,7 +13,7 @@ from vime_core.api.errors import SyncError
 from vime_core.weights.manifest import Manifest, TensorEntry
 from vime_core.weights.stream import delta, wire
 from vime_core.weights.stream.bucket import Bucket, Packer
-from vime_core.weights.stream.channel import Channel, Connect, Terms
+from vime_core.weights.stream.channel import Channel, Connect, LossConfig
 from vime_core.weights.stream.checksum import Digest
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class StreamPublisher:
     def __init__(self, kind: str, connect: Connect, bucket: int, deltas: bool = False, fault: int = 0) -> None:
         self.kind, self._connect, self.deltas, self._fault = kind, connect, deltas, fault
         self._packer = Packer(bucket)
-        self._terms: Terms = {}
+        self._terms: LossConfig = {}
         self._channel: Channel | None = None
         self._former: dict[int, Bucket] = {}
         self._former_version = 0
@@ -54,7 +54,7 @@ class StreamPublisher:
         sync = config.sync
         return cls(kind, connect, sync.update_weight_buffer_size, deltas, fault_sync(sync.sync_fault))
 
-    def open(self, terms: Terms) -> None:
+    def open(self, terms: LossConfig) -> None:
         """Where and with whom to meet in the next :meth:`publish`. The same group as before keeps its channel."""
         if self._channel is not None and terms.get("group") != self._terms.get("group"):
             self._channel.close()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vime_core.api.errors import SyncError
-from vime_core.weights.stream.channel import Terms
+from vime_core.weights.stream.channel import LossConfig
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +41,7 @@ class Exporter(Protocol):
 class SharedChannel:
     """One end, for the length of a run. Larger runs of bytes than the buffer go in pieces."""
 
-    def __init__(self, terms: Terms, rank: int, exporter: Exporter, sends: bool) -> None:
+    def __init__(self, terms: LossConfig, rank: int, exporter: Exporter, sends: bool) -> None:
         import torch.distributed as dist
 
         limit = datetime.timedelta(seconds=terms["timeout"])

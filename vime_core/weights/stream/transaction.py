@@ -18,7 +18,7 @@ from vime_core.weights.transaction import TransactionalSync
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
-    from vime_core.weights.gloo_link import MeetingPoint
+    from vime_core.weights.gloo_link import RendezvousStore
     from vime_core.weights.manifest import Manifest
 
 
@@ -31,7 +31,7 @@ class StreamSync(TransactionalSync):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self._point: MeetingPoint | None = None
+        self._point: RendezvousStore | None = None
         self._group = ""
         self._committed: int | None = None
 
@@ -74,10 +74,10 @@ class StreamSync(TransactionalSync):
 
     def _terms(self, engines: Any) -> Mapping[str, Any]:
         from vime_core.runtime.ports import reachable_host
-        from vime_core.weights.gloo_link import MeetingPoint
+        from vime_core.weights.gloo_link import RendezvousStore
 
         if self._point is None:
-            self._point = MeetingPoint(reachable_host())
+            self._point = RendezvousStore(reachable_host())
             self._point.open()
         if not self._group:
             self._group = f"{self.kind}-{uuid.uuid4().hex[:12]}"

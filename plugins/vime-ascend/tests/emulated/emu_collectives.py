@@ -7,7 +7,7 @@ import json
 import emulated
 import pytest
 
-from vime_core.weights.gloo_link import MeetingPoint
+from vime_core.weights.gloo_link import RendezvousStore
 
 GROUP = """
 import torch.distributed as dist
@@ -88,14 +88,14 @@ os._exit(0)
 """
 
 
-def terms(point: MeetingPoint, world: int) -> str:
+def terms(point: RendezvousStore, world: int) -> str:
     place = {"host": point.host, "port": point.port}
     return json.dumps({**place, "group": "g", "world": world, "bucket": 4096, "timeout": 60.0})
 
 
 @pytest.fixture
 def point():
-    made = MeetingPoint("127.0.0.1")
+    made = RendezvousStore("127.0.0.1")
     made.open()
     yield made
     made.close()
@@ -113,7 +113,7 @@ def test_ranks_that_disagree_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("kind", "world"), [("hccl", 2), ("hccl", 3), ("npu_ipc", 2)])
-def test_five_versions_arrive_over_one_channel(point: MeetingPoint, kind: str, world: int) -> None:
+def test_five_versions_arrive_over_one_channel(point: RendezvousStore, kind: str, world: int) -> None:
     """Rank 0 sends from device memory, the others receive; digests and sums of all agree."""
     (rows, made), *others = emulated.ranks(STREAM, world, TERMS=terms(point, world), KIND=kind)
     assert made == 1
@@ -123,7 +123,7 @@ def test_five_versions_arrive_over_one_channel(point: MeetingPoint, kind: str, w
         assert channels == 1
 
 
-def test_a_library_that_cannot_be_loaded_is_not_taken_for_a_sync(point: MeetingPoint) -> None:
+def test_a_library_that_cannot_be_loaded_is_not_taken_for_a_sync(point: RendezvousStore) -> None:
     """vllm-ascend's communicator then disables itself, and would move nothing without a word."""
     found = emulated.ranks(STREAM, 2, TERMS=terms(point, 2), KIND="hccl", HCCL_SO_PATH="/nowhere/libhccl.so")
     for rows, _ in found:

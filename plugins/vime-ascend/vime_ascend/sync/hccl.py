@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_ascend.sync.gloo import publisher_of
-from vime_core.weights.stream.channel import Terms
+from vime_core.weights.stream.channel import LossConfig
 from vime_core.weights.stream.communicator import CommunicatorChannel
 from vime_core.weights.stream.receiver import StreamReceiver
 from vime_core.weights.stream.sender import StreamPublisher
@@ -19,7 +19,7 @@ class HcclChannel(CommunicatorChannel):
     library: ClassVar[str] = "HCCL"
     remedy: ClassVar[str] = "source set_env.sh of CANN in the shell that starts vime, or set HCCL_SO_PATH"
 
-    def __init__(self, terms: Terms, rank: int) -> None:
+    def __init__(self, terms: LossConfig, rank: int) -> None:
         from vime_ascend.runtime import load
 
         super().__init__(terms, rank, load(), "npu")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_ascend.sync.gloo import publisher_of
 from vime_ascend.visible import seen
-from vime_core.weights.stream.channel import Terms
+from vime_core.weights.stream.channel import LossConfig
 from vime_core.weights.stream.receiver import StreamReceiver
 from vime_core.weights.stream.sender import StreamPublisher
 from vime_core.weights.stream.shared import SharedChannel, from_text, machine, to_text
@@ -66,11 +66,11 @@ class NpuIpcSync(StreamSync):
     supports_multi_node: ClassVar[bool] = False
 
 
-def sending(terms: Terms, rank: int) -> SharedChannel:
+def sending(terms: LossConfig, rank: int) -> SharedChannel:
     return SharedChannel(terms, rank, NpuExporter(), sends=True)
 
 
-def receiving(terms: Terms, rank: int) -> SharedChannel:
+def receiving(terms: LossConfig, rank: int) -> SharedChannel:
     return SharedChannel(terms, rank, NpuExporter(), sends=False)
 
 

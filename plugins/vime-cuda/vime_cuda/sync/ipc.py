@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.weights.stream.channel import Terms
+from vime_core.weights.stream.channel import LossConfig
 from vime_core.weights.stream.receiver import StreamReceiver
 from vime_core.weights.stream.sender import StreamPublisher
 from vime_core.weights.stream.shared import SharedChannel, from_text, machine, to_text
@@ -83,11 +83,11 @@ class CudaIpcSync(StreamSync):
     supports_multi_node: ClassVar[bool] = False
 
 
-def sending(terms: Terms, rank: int) -> SharedChannel:
+def sending(terms: LossConfig, rank: int) -> SharedChannel:
     return SharedChannel(terms, rank, CudaExporter(), sends=True)
 
 
-def receiving(terms: Terms, rank: int) -> SharedChannel:
+def receiving(terms: LossConfig, rank: int) -> SharedChannel:
     return SharedChannel(terms, rank, CudaExporter(), sends=False)
 
 

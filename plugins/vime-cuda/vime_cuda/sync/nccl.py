@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.weights.stream.channel import Terms
+from vime_core.weights.stream.channel import LossConfig
 from vime_core.weights.stream.communicator import CommunicatorChannel
 from vime_core.weights.stream.receiver import StreamReceiver
 from vime_core.weights.stream.sender import StreamPublisher
@@ -23,7 +23,7 @@ class NcclChannel(CommunicatorChannel):
     library: ClassVar[str] = "NCCL"
     remedy: ClassVar[str] = "look for libnccl.so.2 (nvidia-nccl-cu13), set VLLM_NCCL_SO_PATH, unset VLLM_DISABLE_PYNCCL"
 
-    def __init__(self, terms: Terms, rank: int) -> None:
+    def __init__(self, terms: LossConfig, rank: int) -> None:
         from vime_cuda.runtime import load
 
         super().__init__(terms, rank, load(), "cuda")

@@ -17,7 +17,7 @@ class Right(Algorithm):
     needs = frozenset({"old_logp", "reward"})
     defaults: ClassVar = {"scale": 1.0}
 
-    def credit(self, batch, options):
+    def advantages(self, batch, options):
         reward = batch.t("reward").float()
         return (options["scale"] * (reward - 0.1))[batch.seg()]
 
@@ -26,8 +26,8 @@ class Right(Algorithm):
 
 
 class DependsOnOrder(Right):
-    def credit(self, batch, options):
-        return super().credit(batch, options) * torch.linspace(0.5, 1.0, batch.response_tokens)
+    def advantages(self, batch, options):
+        return super().advantages(batch, options) * torch.linspace(0.5, 1.0, batch.response_tokens)
 
 
 class DependsOnTheMicroBatch(Right):
@@ -37,7 +37,7 @@ class DependsOnTheMicroBatch(Right):
 
 
 class DividesByZero(Right):
-    def credit(self, batch, options):
+    def advantages(self, batch, options):
         reward = batch.t("reward").float()
         return ((reward - reward.mean()) / reward.std(unbiased=False))[batch.seg()]
 

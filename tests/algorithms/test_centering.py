@@ -1,4 +1,4 @@
-"""Score centring: golden gradients, a mean of zero under the sampler, and its place in the loss."""
+"""Score centering: golden gradients, a mean of zero under the sampler, and its place in the loss."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 import torch
 from vime_testing.toy_step import small_batch
 
-from vime_core.algorithms.aggregation_share import MicroShare
-from vime_core.algorithms.centering import Weight, centred_loss
+from vime_core.algorithms.centering import Weight, centered_loss
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss_config import LossConfig
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
-from vime_core.algorithms.terms import Terms
 from vime_core.api.errors import TrainerError
 from vime_core.batch.step_batch import StepBatch
 from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
@@ -40,7 +40,7 @@ def loss_and_gradient(
     logits = torch.tensor(table["logits"], dtype=torch.float64, requires_grad=True)
     logp, sampler = logits.log_softmax(1), torch.tensor(table["q_logits"], dtype=torch.float64).log_softmax(1)
     own = torch.tensor(table["targets"])[:, None]
-    loss = centred_loss(
+    loss = centered_loss(
         logp.gather(1, own)[:, 0],
         sampler.gather(1, own)[:, 0],
         logp.gather(1, heads),
@@ -88,7 +88,7 @@ def test_the_mean_under_the_sampler_is_zero(table: Golden, name: str) -> None:
 def test_a_token_that_the_sampler_rules_out_weighs_nothing() -> None:
     logp = torch.tensor([[-1.0, -2.0]], requires_grad=True)
     sampler = torch.tensor([[-0.1, -math.inf]])
-    loss = centred_loss(torch.tensor([-1.0]), torch.tensor([-0.1]), logp, sampler, torch.ones(1), WEIGHTS["tis"])
+    loss = centered_loss(torch.tensor([-1.0]), torch.tensor([-0.1]), logp, sampler, torch.ones(1), WEIGHTS["tis"])
     loss.sum().backward()
     assert torch.isfinite(loss).all()
     assert logp.grad is not None
@@ -111,8 +111,8 @@ def batch_of(table: Golden) -> StepBatch:
     )
 
 
-def terms_of(flags: str) -> Terms:
-    return Terms.of(resolve(["--pg-loss-type", "reinforce", *flags.split()], {}).stages[0].config)
+def terms_of(flags: str) -> LossConfig:
+    return LossConfig.of(resolve(["--pg-loss-type", "reinforce", *flags.split()], {}).stages[0].config)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_in_the_loss_of_any_algorithm(table: Golden, flags: str, name: str) -> N
     assert terms.correction is None  # it is inside
     batch, options = batch_of(table), merge_options(Grpo(), {})
     prepared = prepare_step(Grpo(), options, batch, "sample_mean", terms=terms)
-    share = MicroShare.of(prepared, prepared.weight(range(2)), range(2), needs=terms.needs)
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=terms.needs)
     logits = torch.tensor([*table["logits"], table["logits"][0]], requires_grad=True)
     own, heads = torch.tensor([*table["targets"], 0]), batch.t(TOP_IDS).long()
     named, _ = token_logprobs(logits, torch.eye(7), torch.cat([own[:, None], heads], 1), VocabShard(0, 7), 1.0, 2)
@@ -154,7 +154,7 @@ def test_without_the_log_probs_it_says_so(table: Golden) -> None:
     terms = terms_of("--use-score-centering --score-centering-top-k 4")
     batch, options = batch_of(table), merge_options(Grpo(), {})
     prepared = prepare_step(Grpo(), options, batch, "sample_mean", terms=terms)
-    share = MicroShare.of(prepared, prepared.weight(range(2)), range(2), needs=terms.needs)
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=terms.needs)
     with pytest.raises(TrainerError, match="no log-probs of the sampler's likeliest tokens"):
         micro_loss(Grpo(), options, share.view(torch.zeros(5)), share.advantage, share.weight, terms=terms)
     with pytest.raises(TrainerError, match="needs rollout_top_ids, rollout_top_logp"):
@@ -164,7 +164,7 @@ def test_without_the_log_probs_it_says_so(table: Golden) -> None:
 def test_a_plain_gradient_has_no_ratio(table: Golden) -> None:
     batch, options, terms = batch_of(table), merge_options(Grpo(), {}), terms_of("")
     prepared = prepare_step(Grpo(), options, batch, "sample_mean", terms=terms)
-    share = MicroShare.of(prepared, prepared.weight(range(2)), range(2), old_logp=torch.full((5,), -9.0))
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), old_logp=torch.full((5,), -9.0))
     logp = torch.full((5,), -1.0, requires_grad=True)
     loss, metrics = micro_loss(Grpo(), options, share.view(logp), share.advantage, share.weight, terms=terms)
     loss.backward()

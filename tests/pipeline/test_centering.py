@@ -1,4 +1,4 @@
-"""Whole runs with score centring: the engine's likeliest tokens, their log-probs from every trainer layout, a loss."""
+"""Whole runs with score centering: the engine's likeliest tokens, their log-probs from every trainer layout, a loss."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def run(folder: Path, name: str, options: dict[str, Any]) -> list[dict[str, Any]
 @pytest.mark.parametrize("name", RUNS)
 def test_the_gradient_is_centred(tmp_path: Path, grpo: Options, name: str) -> None:
     """The same first step with and without: another gradient from the same samples."""
-    (centred, *_) = run(tmp_path, "with", grpo(**CENTRED, **RUNS[name]))
+    (centered, *_) = run(tmp_path, "with", grpo(**CENTRED, **RUNS[name]))
     (plain, *_) = run(tmp_path, "without", grpo(pg_loss_type="reinforce", **RUNS[name]))
     gap = "train/train_rollout_logprob_abs_diff"
-    assert 0 < centred[gap] <= 1e-5
-    assert centred["rollout/raw_reward"] == plain["rollout/raw_reward"]
-    assert 0 < centred["train/grad_norm"] != plain["train/grad_norm"]
+    assert 0 < centered[gap] <= 1e-5
+    assert centered["rollout/raw_reward"] == plain["rollout/raw_reward"]
+    assert 0 < centered["train/grad_norm"] != plain["train/grad_norm"]
 
 
 def test_a_rollout_that_drops_them_is_an_error(tmp_path: Path, grpo: Options) -> None:
     done = vime(tmp_path, "train", *flags(**grpo(**CENTRED, rollout_function=forgetful(tmp_path, "top"))))
     assert done.code == 1
     assert done.left == {}
-    assert "score centring: no likeliest tokens with group" in done.err
+    assert "score centering: no likeliest tokens with group" in done.err

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from vime_core.api.device import DeviceBackend
     from vime_core.config.sections import Config
     from vime_core.inference.group import EngineGroup
-    from vime_core.inference.node_placement import Place
+    from vime_core.inference.node_placement import NodePlacement
     from vime_core.pipeline.trainer_group import TrainerGroup
 
 
-class Turns:
+class DeviceSharing:
     """Of trainer and engines that have devices of their own: everybody always has the turn."""
 
-    def before_engines(self, started: Sequence[Any]) -> Sequence[Place]:
+    def before_engines(self, started: Sequence[Any]) -> Sequence[NodePlacement]:
         """Make room for engines that are about to load. started: the trainer's setup on its way.
 
         Returns:
@@ -61,7 +61,7 @@ class Turns:
         return {}
 
 
-class SharedDevices(Turns):
+class SharedDevices(DeviceSharing):
     """Of trainer and engines on the same devices.
 
     Args:
@@ -83,7 +83,7 @@ class SharedDevices(Turns):
         self._there: set[Part] = set(PARTS)
         self._freed: dict[Part, int] = {}
 
-    def before_engines(self, started: Sequence[Any]) -> Sequence[Place]:
+    def before_engines(self, started: Sequence[Any]) -> Sequence[NodePlacement]:
         if self._parks:
             self._trainer.finish_setup(started)
             self._hold(())
@@ -150,11 +150,11 @@ class SharedDevices(Turns):
                 self._there.update(coming)
 
 
-def turns_of(
+def device_sharing_of(
     config: Config, device: DeviceBackend, trainer: TrainerGroup, timed: Callable[[], AbstractContextManager[Any]]
-) -> Turns:
+) -> DeviceSharing:
     """As the configuration says, and the device where it says nothing. timed: as for :class:`SharedDevices`."""
     if not (config.cluster.colocate and config.needs_engines):
-        return Turns()
+        return DeviceSharing()
     level = config.cluster.rollout_sleep_level if config.engines_sleep(device.supports_sleep) else None
     return SharedDevices(trainer, level, config.trainer_parks(device.supports_sleep), timed)

@@ -41,8 +41,8 @@ def batch_of(golden: Golden, *, under: float = math.nan) -> Any:
     return batch.with_old_logp(columns.pop("old_logp")).with_columns(**columns)
 
 
-def credit(algorithm: Any, golden: Golden, **given: Any) -> Any:
-    return algorithm.credit(batch_of(golden), merge_options(algorithm, given))
+def advantages(algorithm: Any, golden: Golden, **given: Any) -> Any:
+    return algorithm.advantages(batch_of(golden), merge_options(algorithm, given))
 
 
 def close(got: torch.Tensor, want: list[list[float]] | torch.Tensor, tolerance: float = 1e-6) -> None:
@@ -68,7 +68,7 @@ def test_group_advantages(golden_algorithms: Golden, algorithm: Any, given: Any,
     """A group of one gets 0 from all of them; the table lets OPO's and MaxRL's keep its reward."""
     want = torch.tensor(golden_algorithms["group"][name])
     want[5] = 0.0
-    close(credit(algorithm, golden_algorithms, **given), want[batch_of(golden_algorithms).seg()])
+    close(advantages(algorithm, golden_algorithms, **given), want[batch_of(golden_algorithms).seg()])
 
 
 def test_rewards_of_tokens(golden_algorithms: Golden) -> None:
@@ -82,7 +82,7 @@ def test_rewards_of_tokens(golden_algorithms: Golden) -> None:
 )
 def test_ppo(golden_algorithms: Golden, name: str, gamma: float, lambd: float, under: float) -> None:
     options = merge_options(Ppo(), {"kl_coef": 0.05, "gamma": gamma, "lambd": lambd})
-    got = Ppo().credit(batch_of(golden_algorithms, under=under), options)
+    got = Ppo().advantages(batch_of(golden_algorithms, under=under), options)
     close(got.advantage, golden_algorithms["gae"][name]["adv"])
     close(got.returns, golden_algorithms["gae"][name]["ret"])
 
@@ -98,13 +98,13 @@ def test_reinforce_plus_plus(golden_algorithms: Golden, gamma: str) -> None:
     want, batch = golden_algorithms["rpp"][gamma], batch_of(golden_algorithms)
     rewards = token_rewards(batch, {"kl_coef": 0.05, "kl_estimator": "k1"})
     close(discounted(rewards, batch.t("mask"), batch.seg(), float(gamma)), want["returns"])
-    got = credit(ReinforcePlusPlus(), golden_algorithms, kl_coef=0.05, gamma=float(gamma))
+    got = advantages(ReinforcePlusPlus(), golden_algorithms, kl_coef=0.05, gamma=float(gamma))
     close(got, want["adv"])
 
 
 def test_reinforce_plus_plus_baseline(golden_algorithms: Golden) -> None:
     want = golden_algorithms["rpp_baseline"]
-    close(credit(ReinforcePlusPlusBaseline(), golden_algorithms, kl_coef=0.05), want["adv"])
+    close(advantages(ReinforcePlusPlusBaseline(), golden_algorithms, kl_coef=0.05), want["adv"])
 
 
 def test_distillation(golden_algorithms: Golden) -> None:
@@ -183,9 +183,9 @@ def test_a_sample_without_reward_is_in_no_return_and_no_statistic() -> None:
     part = small_batch(masks[:2], reward=[1.0, 3.0], group=[0, 0])
     for algorithm in (ReinforcePlusPlus(), ReinforcePlusPlusBaseline(), Reinforce()):
         options = merge_options(algorithm, {})
-        got = algorithm.credit(whole, options)
+        got = algorithm.advantages(whole, options)
         assert got.isfinite().all()
-        assert got[:4].tolist() == algorithm.credit(part, options).tolist()
+        assert got[:4].tolist() == algorithm.advantages(part, options).tolist()
         assert float(got[4]) == 0.0
 
 
@@ -193,10 +193,10 @@ def test_equal_rewards_whiten_to_exactly_zero() -> None:
     tenth = float(torch.tensor(0.1))
     batch = small_batch([[1, 1, 1]] * 7, reward=[tenth] * 7)
     for algorithm in (ReinforcePlusPlus(), ReinforcePlusPlusBaseline()):
-        assert not algorithm.credit(batch, merge_options(algorithm, {})).any()
+        assert not algorithm.advantages(batch, merge_options(algorithm, {})).any()
 
 
 def test_a_group_without_success_has_nothing_to_weigh() -> None:
     """Dividing by a mean that is not above 0 would turn the sign of the advantage."""
     batch = small_batch([[1]] * 4, reward=[-1.0, -3.0, 1.0, -1.0], group=[0, 0, 1, 1])
-    assert MaxRl().credit(batch, merge_options(MaxRl(), {})).tolist() == [0.0] * 4
+    assert MaxRl().advantages(batch, merge_options(MaxRl(), {})).tolist() == [0.0] * 4

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MicroShare:
+class MicroBatchSlice:
     """n samples, r of their response tokens (all of them, or a context-parallel rank's).
 
     Attributes:
@@ -48,7 +48,7 @@ class MicroShare:
         index: torch.Tensor | None = None,
         old_logp: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
-    ) -> MicroShare:
+    ) -> MicroBatchSlice:
         """Cut.
 
         Args:
@@ -84,7 +84,7 @@ class MicroShare:
             extra_per_sample={name: x[rows] for name, x in per_sample.items()},
         )
 
-    def to(self, device: torch.device | str) -> MicroShare:
+    def to(self, device: torch.device | str) -> MicroBatchSlice:
         """The same on a device."""
         return replace(self, **{f.name: _to(getattr(self, f.name), device) for f in fields(self)})
 

@@ -2,7 +2,7 @@
 
     loss = sum over trainable tokens of  w * correction * surrogate  +  w * kl_loss_coef * KL  -  w * entropy_coef * H
 
-Rewards are shaped before an algorithm's credit, advantages are whitened and then get the teacher's term after it.
+Rewards are shaped before an algorithm's advantages, advantages are whitened and then get the teacher's term after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ICEPOP: Mapping[str, float] = MappingProxyType({"low": 0.5, "high": 5.0})
 
 
 @dataclass(frozen=True)
-class Terms:
+class LossConfig:
     """The defaults add nothing.
 
     Attributes:
@@ -67,7 +67,7 @@ class Terms:
     score_centering_bounds: Sequence[float] = ()
 
     @classmethod
-    def of(cls, config: Config) -> Terms:
+    def of(cls, config: Config) -> LossConfig:
         """What the flags ask for; a supervised loss has no terms. Contradictions are for the rules to find."""
         given = config.algorithm
         if config.train.loss_type == "sft_loss":
@@ -108,13 +108,13 @@ class Terms:
             "rollout_logp": self.corrects or self.use_rollout_logprobs or bool(self.score_centering_top_k),
             TOP_IDS: bool(self.score_centering_top_k),
             TOP_LOGP: bool(self.score_centering_top_k),
-            "old_logp": self.early_old_logp or bool(self.kl_loss_coef and self.use_unbiased_kl),
+            "old_logp": self.recompute_old_logprobs or bool(self.kl_loss_coef and self.use_unbiased_kl),
             "reward": bool(self.overlong_buffer_len),
         }
         return frozenset(name for name, read in readers.items() if read)
 
     @property
-    def early_old_logp(self) -> bool:
+    def recompute_old_logprobs(self) -> bool:
         """Reads ``old_logp`` once a step, before any micro-batch."""
         return self.corrects or bool(self.opd_kl_coef)
 
@@ -132,9 +132,9 @@ def _centring(given: AlgorithmSection) -> dict[str, Any]:
     return found
 
 
-NO_TERMS = Terms()
+NO_TERMS = LossConfig()
 
 
-def needed_columns(algorithm: Algorithm, options: Mapping[str, Any], terms: Terms) -> frozenset[str]:
+def needed_columns(algorithm: Algorithm, options: Mapping[str, Any], terms: LossConfig) -> frozenset[str]:
     """What a batch must have for this algorithm under these options, and for the terms around it."""
     return algorithm.required(options) | terms.needs
