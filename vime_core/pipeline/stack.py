@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from vime_core.api.errors import ConfigError
 from vime_core.pipeline.device_sharing import DeviceSharing, device_sharing_of
 from vime_core.pipeline.rollout_handle import RolloutHandle
-from vime_core.pipeline.saving import layout
 from vime_core.pipeline.schedule import Schedule, schedule
 from vime_core.pipeline.trainer_group import TrainerGroup
 from vime_core.runtime.cluster import cluster
@@ -70,7 +69,7 @@ def stack(
     if folder is None:
         raise ConfigError("no model: give --hf-checkpoint")
     resume = checkpoint.find(config.model.load, config.model.ckpt_step) if config.model.load else None
-    meta = checkpoint.check_layout(resume, layout(config)) if resume else None
+    meta = checkpoint.check_layout(resume, checkpoint.layout_of(config)) if resume else None
     config = _with_sync(config, device, plugins)
     with cluster(config, device, logs), contextlib.ExitStack() as ending:
         rollout = RolloutHandle.launch(config, device, plugins, meta["data"] if meta else None, check)

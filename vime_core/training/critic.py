@@ -15,7 +15,8 @@ import torch
 
 from vime_core.api.errors import CheckpointError, TrainerError
 from vime_core.training.critic_loss import micro_value_loss, value_quality
-from vime_core.training.forward_backward import ForwardBackward, Micro
+from vime_core.training.forward_backward import ForwardBackward
+from vime_core.training.micro_batch import MicroBatch
 from vime_core.training.model import MegatronModel
 from vime_core.training.optimizer import Optimizer, mean_of_steps
 from vime_core.training.value_head import CriticHead, response_values
@@ -77,8 +78,8 @@ class Critic:
         """
         self._check_tokens(batch)
 
-        def finish(micro: Micro, values: torch.Tensor) -> tuple[torch.Tensor, Any]:
-            return values[:0].sum(), (micro.places, values.detach(), micro.alive)
+        def finish(micro: MicroBatch, values: torch.Tensor) -> tuple[torch.Tensor, Any]:
+            return values[:0].sum(), (micro.positions, values.detach(), micro.is_dummy)
 
         parts = self.sweep.through(batch, micro_batches, _values, finish, gradient=False)
         return self.sweep.gather(batch.response_tokens, parts)
@@ -108,10 +109,10 @@ class Critic:
         self.optimizer.zero_grad()
         whole = (*columns, prepared.weight(plan.samples).float(), prepared.mask)
 
-        def loss(micro: Micro, values: torch.Tensor) -> tuple[torch.Tensor, Mapping[str, Pair]]:
-            places = micro.places if micro.alive else micro.places[:0]
-            old, returns, weight, mask = (column[places].to(values.device) for column in whole)
-            return micro_value_loss(values[: len(places)], old, returns, weight, mask, clip)
+        def loss(micro: MicroBatch, values: torch.Tensor) -> tuple[torch.Tensor, Mapping[str, Pair]]:
+            positions = micro.positions[:0] if micro.is_dummy else micro.positions
+            old, returns, weight, mask = (column[positions].to(values.device) for column in whole)
+            return micro_value_loss(values[: len(positions)], old, returns, weight, mask, clip)
 
         micro_batches = plan.micro_batches[self.sweep.layout.dp_rank]
         parts = self.sweep.through(prepared.batch, micro_batches, _values, loss, gradient=True)
@@ -174,5 +175,5 @@ def _named(metrics: _Metrics) -> dict[str, float]:
     return {f"train/{name}": x for name, x in own.items()}
 
 
-def _values(chunk: Any, hidden: torch.Tensor, micro: Micro) -> torch.Tensor:
+def _values(chunk: Any, hidden: torch.Tensor, micro: MicroBatch) -> torch.Tensor:
     return response_values(chunk, hidden, micro.packed)

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
     from vime_core.config.sections import Config
     from vime_core.training.columns import Columns
-    from vime_core.training.forward_backward import LogprobRunner, Micro
+    from vime_core.training.forward_backward import LogprobRunner
     from vime_core.training.loss_record import LossRecord
+    from vime_core.training.micro_batch import MicroBatch
     from vime_core.training.optimizer import Optimizer
     from vime_core.training.output_layer import ResponseLogprobs
 
@@ -138,26 +139,25 @@ class TrainStep:
         weight = prepared.weight(plan.samples)
         needs = needed_columns(self.algorithm, self.options, self.terms)
 
-        def loss(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
-            samples = micro.samples if micro.alive else []
-            share = MicroBatchSlice.of(
-                prepared, weight, samples, needs=needs, index=micro.places if micro.alive else None
-            ).to(logprobs.logp.device)
-            logp = logprobs.logp if micro.alive else logprobs.logp[:0]
+        def loss(micro: MicroBatch, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
+            samples, index = ((), None) if micro.is_dummy else (micro.samples, micro.positions)
+            micro_slice = MicroBatchSlice.of(prepared, weight, samples, needs=needs, index=index)
+            micro_slice = micro_slice.to(logprobs.logp.device)
+            logp = logprobs.logp[:0] if micro.is_dummy else logprobs.logp
             entropy = None if logprobs.entropy is None else logprobs.entropy[: len(logp)]
             top_logp = None if logprobs.named is None else logprobs.named[: len(logp)]
             total, pairs = micro_loss(
                 self.algorithm,
                 self.options,
-                share.view(logp, self._reduce),
-                share.advantage,
-                share.weight,
-                share.correction,
+                micro_slice.view(logp, self._reduce),
+                micro_slice.advantage,
+                micro_slice.weight,
+                micro_slice.correction,
                 entropy,
                 self.terms,
                 top_logp,
             )
-            return total, _Part(pairs, micro.places, logprobs.logp.detach(), micro.alive)
+            return total, _Part(pairs, micro.positions, logprobs.logp.detach(), micro.is_dummy)
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
         named = prepared.batch.t(TOP_IDS).long() if self.terms.score_centering_top_k else None
@@ -179,7 +179,7 @@ class TrainStep:
 
     def _collected(self, batch: StepBatch, done: Sequence[_Done]) -> torch.Tensor:
         """[R] log-probs that the training passes computed on their way, each before its optimizer step."""
-        parts = [(part.places, part.logp, part.alive) for one in done for part in one.parts]
+        parts = [(part.positions, part.logp, part.is_dummy) for one in done for part in one.parts]
         gathered = self.passes.gather(batch.response_tokens, parts)
         assert gathered is not None, "only the last stage collects"
         return gathered
@@ -203,9 +203,9 @@ class _Part:
     """What one micro-batch leaves behind."""
 
     pairs: Mapping[str, Pair]
-    places: torch.Tensor
+    positions: torch.Tensor
     logp: torch.Tensor
-    alive: bool
+    is_dummy: bool
 
 
 @dataclass(frozen=True)
