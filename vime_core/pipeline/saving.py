@@ -10,10 +10,10 @@ from vime_core.training import checkpoint
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
-    from vime_core.pipeline.stack import Stack
+    from vime_core.pipeline.stack import RunStack
 
 
-def save_checkpoint(config: Config, stack: Stack, step: int) -> Path:
+def save_checkpoint(config: Config, stack: RunStack, step: int) -> Path:
     """Save the state after ``step`` finished steps; a kill at any moment leaves the older checkpoint valid."""
     if config.model.save is None:
         raise ConfigError("save_interval is set but there is nowhere to save to: give --save")

@@ -31,7 +31,7 @@ ENDING = 10.0
 
 
 @dataclass
-class Stack:
+class RunStack:
     """The running parts of a stage. ``engines`` and ``sync`` are None where nothing is generated."""
 
     trainer: TrainerGroup
@@ -54,7 +54,7 @@ class Stack:
 @contextlib.contextmanager
 def stack(
     config: Config, plugins: Any, logs: Path, check: Check, clock: PhaseClock, losses: Path | None = None
-) -> Iterator[Stack]:
+) -> Iterator[RunStack]:
     """Start Ray, rollout worker, trainer ranks and engines; end all of them.
 
     Args:
@@ -87,7 +87,7 @@ def stack(
             turns.engines_are_up(engines)
             rollout.connect(engines.client_spec, teacher.wait(check) if teacher is not None else None)
         sync = _sync(config, plugins, trainer, engines, ending) if engines is not None else None
-        yield Stack(trainer, rollout, engines, sync, plan, turns)
+        yield RunStack(trainer, rollout, engines, sync, plan, turns)
 
 
 def _engines(
@@ -98,13 +98,13 @@ def _engines(
     logs: Path,
     ending: contextlib.ExitStack,
     check: Check,
-    places: Sequence[NodePlacement],
+    placements: Sequence[NodePlacement],
 ) -> Any | None:
     if not config.needs_engines:
         return None
     from vime_core.inference.group import EngineGroup
 
-    engines = EngineGroup.start(config, device, folder, plugins, logs, check, places)
+    engines = EngineGroup.start(config, device, folder, plugins, logs, check, placements)
     ending.callback(engines.shutdown, ENDING)
     return engines
 

@@ -35,7 +35,7 @@ Finish = Callable[[MicroBatch, Any], tuple[torch.Tensor, Any]]
 
 @dataclass(frozen=True)
 class ForwardBackward:
-    """Takes micro-batches through one model, whatever its head is. ``replay`` may choose the experts of its layers."""
+    """Takes micro-batches through one model, whatever its output layer is. ``replay`` may choose its experts."""
 
     model: MegatronModel
     layout: ParallelLayout
@@ -119,15 +119,15 @@ class LogprobRunner(ForwardBackward):
         gradient: bool,
         entropy: bool = False,
         temperature: float | None = None,
-        named: torch.Tensor | None = None,
+        topk_ids: torch.Tensor | None = None,
     ) -> list[Any]:
         """As :meth:`through`; ``finish`` gets the :class:`ResponseLogprobs` of its micro-batch, with those of the
-        tokens ``named`` [R, k] int64 too."""
-        kelvin = self.temperature if temperature is None else temperature
+        tokens ``topk_ids`` [R, k] int64 too."""
+        divisor = self.temperature if temperature is None else temperature
 
         def read(chunk: Any, hidden: torch.Tensor, micro: MicroBatch) -> ResponseLogprobs:
-            ids = None if named is None else named[micro.positions].to(self.device)
-            return response_logprobs(chunk, hidden, micro.packed, kelvin, self.chunk_size, entropy, ids)
+            ids = None if topk_ids is None else topk_ids[micro.positions].to(self.device)
+            return response_logprobs(chunk, hidden, micro.packed, divisor, self.chunk_size, entropy, ids)
 
         return self.through(batch, micro_batches, read, finish, gradient=gradient)
 

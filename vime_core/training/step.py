@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vime_core.algorithms.loss import micro_loss
-from vime_core.algorithms.loss_config import NO_TERMS, LossConfig, needed_columns
+from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig, needed_columns
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
 from vime_core.batch.plan import BatchPlan, forward_of, plan_forward, plan_steps
@@ -51,7 +51,7 @@ class TrainStep:
     aggregation: str
     columns: Columns
     record: LossRecord | None = None
-    terms: LossConfig = NO_TERMS
+    loss_config: LossConfig = NO_LOSS_CONFIG
     corrections: Sequence[Correction] = ()
 
     def run(self, step: int, batch: StepBatch) -> dict[str, float]:
@@ -59,14 +59,14 @@ class TrainStep:
         pipeline stage)."""
         plans = self._plan(batch)
         self.passes.replay.check(batch)
-        self.columns.companions.before_step(step)
+        self.columns.reference_models.before_step(step)
         batch, times = self.columns.fill(batch, self._forward(batch, plans), old_logp=self._wants_old_logp(plans))
         prepared = prepare_step(
             self.algorithm,
             self.options,
             batch,
             self.aggregation,
-            terms=self.terms,
+            loss_config=self.loss_config,
             corrections=self.corrections,
             fixed_length=self.config.rollout.rollout_max_response_len,
         )
@@ -77,7 +77,7 @@ class TrainStep:
         return {**metrics, **self._packing(batch, plans), **times}
 
     def _wants_old_logp(self, plans: Sequence[BatchPlan]) -> bool:
-        return wants_old_logp(self.algorithm, self.options, len(plans), self.terms)
+        return wants_old_logp(self.algorithm, self.options, len(plans), self.loss_config)
 
     def _critic_alone(self, step: int) -> bool:
         return self.columns.critic is not None and step < self.config.algorithm.num_critic_only_steps
@@ -88,7 +88,7 @@ class TrainStep:
             return {}
         clock = time.monotonic()
         metrics = critic.train(prepared.batch, plans, prepared, self.options.get("value_clip", math.inf))
-        critic.model.settle()
+        critic.model.wait_param_gather()
         return {**metrics, "perf/critic_train_time": time.monotonic() - clock}
 
     def _train_policy(
@@ -96,7 +96,7 @@ class TrainStep:
     ) -> dict[str, float]:
         clock = time.monotonic()
         done = [self._optimizer_step(prepared, plan) for plan in plans]
-        self.passes.model.settle()
+        self.passes.model.wait_param_gather()
         metrics = {f"train/{name}": value for name, value in mean_of_steps([one.metrics for one in done]).items()}
         metrics["perf/actor_train_time"] = time.monotonic() - clock
         metrics |= self.passes.replay.metrics()
@@ -109,9 +109,9 @@ class TrainStep:
 
     def _mismatch(self, batch: StepBatch, logp: torch.Tensor, plans: Sequence[BatchPlan]) -> dict[str, float]:
         """By the log-probs before the step: the old ones, else those that the first optimizer step met."""
-        if batch.old_logp is not None and not self.terms.use_rollout_logprobs:
-            return mismatch(batch, batch.t("old_logp"), detailed=self.terms.get_mismatch_metrics)
-        return mismatch(batch, logp, samples=plans[0].samples, detailed=self.terms.get_mismatch_metrics)
+        if batch.old_logp is not None and not self.loss_config.use_rollout_logprobs:
+            return mismatch(batch, batch.t("old_logp"), detailed=self.loss_config.get_mismatch_metrics)
+        return mismatch(batch, logp, samples=plans[0].samples, detailed=self.loss_config.get_mismatch_metrics)
 
     def _plan(self, batch: StepBatch) -> list[BatchPlan]:
         packing = self._packing_of(self.config.train.max_tokens_per_gpu)
@@ -137,7 +137,7 @@ class TrainStep:
             chunk.zero_grad_buffer()  # type: ignore[operator]  # Megatron's DistributedDataParallel
         self.optimizer.zero_grad()
         weight = prepared.weight(plan.samples)
-        needs = needed_columns(self.algorithm, self.options, self.terms)
+        needs = needed_columns(self.algorithm, self.options, self.loss_config)
 
         def loss(micro: MicroBatch, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
             samples, index = ((), None) if micro.is_dummy else (micro.samples, micro.positions)
@@ -145,7 +145,7 @@ class TrainStep:
             micro_slice = micro_slice.to(logprobs.logp.device)
             logp = logprobs.logp[:0] if micro.is_dummy else logprobs.logp
             entropy = None if logprobs.entropy is None else logprobs.entropy[: len(logp)]
-            top_logp = None if logprobs.named is None else logprobs.named[: len(logp)]
+            topk_logprobs = None if logprobs.topk_logprobs is None else logprobs.topk_logprobs[: len(logp)]
             total, pairs = micro_loss(
                 self.algorithm,
                 self.options,
@@ -154,15 +154,15 @@ class TrainStep:
                 micro_slice.weight,
                 micro_slice.correction,
                 entropy,
-                self.terms,
-                top_logp,
+                self.loss_config,
+                topk_logprobs,
             )
             return total, _Part(pairs, micro.positions, logprobs.logp.detach(), micro.is_dummy)
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
-        named = prepared.batch.t(TOP_IDS).long() if self.terms.score_centering_top_k else None
+        topk_ids = prepared.batch.t(TOP_IDS).long() if self.loss_config.score_centering_top_k else None
         parts = self.passes.run(
-            prepared.batch, mine, loss, gradient=True, entropy=self.terms.entropy_coef != 0.0, named=named
+            prepared.batch, mine, loss, gradient=True, entropy=self.loss_config.entropy_coef != 0.0, topk_ids=topk_ids
         )
         return _Done({**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}, parts)
 
