@@ -20,7 +20,7 @@ from common import build_qwen3, heading, scratch, table
 
 if TYPE_CHECKING:
     from vime_core.api.weight_sync import Receipt
-    from vime_core.pipeline.stack import Stack
+    from vime_core.pipeline.stack import RunStack
 
 #: phase of the receipt -> what it is
 PHASES: Mapping[str, str] = {
@@ -83,7 +83,7 @@ def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[An
     return receipts, copies, writes
 
 
-def pushed(running: Stack, version: int) -> Receipt:
+def pushed(running: RunStack, version: int) -> Receipt:
     """What a push ended in; there are engines here."""
     receipt = running.push(version)
     assert receipt is not None, "a run with engines pushes to them"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from vime_testing.toy_step import small_batch
 
-from vime_core.algorithms.centering import Weight, centered_loss
+from vime_core.algorithms.centering import ImportanceWeight, centered_loss
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.loss_config import LossConfig
@@ -25,7 +25,11 @@ from vime_core.config.resolve import resolve
 from vime_core.training.logprobs import VocabShard, token_logprobs
 
 Golden = dict[str, Any]
-WEIGHTS = {"none": Weight(), "tis": Weight("truncate", 0.0, 2.0), "mis": Weight("mask", 0.5, 2.0)}
+WEIGHTS = {
+    "none": ImportanceWeight(),
+    "tis": ImportanceWeight("truncate", 0.0, 2.0),
+    "mis": ImportanceWeight("mask", 0.5, 2.0),
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def table() -> Golden:
 
 
 def loss_and_gradient(
-    table: Golden, heads: torch.Tensor, weight: Weight, advantage: torch.Tensor
+    table: Golden, heads: torch.Tensor, weight: ImportanceWeight, advantage: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """([4] losses, [4, 7] gradients of the logits) with ``heads`` [4, k] as the sampler's likeliest tokens."""
     logits = torch.tensor(table["logits"], dtype=torch.float64, requires_grad=True)
@@ -124,11 +128,11 @@ def terms_of(flags: str) -> LossConfig:
     ],
 )
 def test_in_the_loss_of_any_algorithm(table: Golden, flags: str, name: str) -> None:
-    terms = terms_of(f"--use-score-centering --score-centering-top-k 4 {flags}")
-    assert terms.correction is None  # it is inside
+    loss_config = terms_of(f"--use-score-centering --score-centering-top-k 4 {flags}")
+    assert loss_config.correction is None  # it is inside
     batch, options = batch_of(table), merge_options(Grpo(), {})
-    prepared = prepare_step(Grpo(), options, batch, "sample_mean", terms=terms)
-    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=terms.needs)
+    prepared = prepare_step(Grpo(), options, batch, "sample_mean", loss_config=loss_config)
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=loss_config.needs)
     logits = torch.tensor([*table["logits"], table["logits"][0]], requires_grad=True)
     own, heads = torch.tensor([*table["targets"], 0]), batch.t(TOP_IDS).long()
     named, _ = token_logprobs(logits, torch.eye(7), torch.cat([own[:, None], heads], 1), VocabShard(0, 7), 1.0, 2)
@@ -138,8 +142,8 @@ def test_in_the_loss_of_any_algorithm(table: Golden, flags: str, name: str) -> N
         share.view(named[:, 0]),
         share.advantage,
         share.weight,
-        terms=terms,
-        top_logp=named[:, 1:],
+        loss_config=loss_config,
+        topk_logprobs=named[:, 1:],
     )
     loss.backward()
     scale = (prepared.advantage * prepared.weight(range(2)))[:4].double()
@@ -151,22 +155,24 @@ def test_in_the_loss_of_any_algorithm(table: Golden, flags: str, name: str) -> N
 
 
 def test_without_the_log_probs_it_says_so(table: Golden) -> None:
-    terms = terms_of("--use-score-centering --score-centering-top-k 4")
+    loss_config = terms_of("--use-score-centering --score-centering-top-k 4")
     batch, options = batch_of(table), merge_options(Grpo(), {})
-    prepared = prepare_step(Grpo(), options, batch, "sample_mean", terms=terms)
-    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=terms.needs)
+    prepared = prepare_step(Grpo(), options, batch, "sample_mean", loss_config=loss_config)
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=loss_config.needs)
     with pytest.raises(TrainerError, match="no log-probs of the sampler's likeliest tokens"):
-        micro_loss(Grpo(), options, share.view(torch.zeros(5)), share.advantage, share.weight, terms=terms)
+        micro_loss(Grpo(), options, share.view(torch.zeros(5)), share.advantage, share.weight, loss_config=loss_config)
     with pytest.raises(TrainerError, match="needs rollout_top_ids, rollout_top_logp"):
-        prepare_step(Grpo(), options, small_batch([[1]]), "sample_mean", terms=terms)
+        prepare_step(Grpo(), options, small_batch([[1]]), "sample_mean", loss_config=loss_config)
 
 
 def test_a_plain_gradient_has_no_ratio(table: Golden) -> None:
-    batch, options, terms = batch_of(table), merge_options(Grpo(), {}), terms_of("")
-    prepared = prepare_step(Grpo(), options, batch, "sample_mean", terms=terms)
+    batch, options, loss_config = batch_of(table), merge_options(Grpo(), {}), terms_of("")
+    prepared = prepare_step(Grpo(), options, batch, "sample_mean", loss_config=loss_config)
     share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), old_logp=torch.full((5,), -9.0))
     logp = torch.full((5,), -1.0, requires_grad=True)
-    loss, metrics = micro_loss(Grpo(), options, share.view(logp), share.advantage, share.weight, terms=terms)
+    loss, metrics = micro_loss(
+        Grpo(), options, share.view(logp), share.advantage, share.weight, loss_config=loss_config
+    )
     loss.backward()
     want = -prepared.advantage.double() * prepared.weight(range(2))
     assert logp.grad is not None

@@ -134,10 +134,10 @@ def test_opsm(golden_loss: Golden) -> None:
 )
 def test_through_the_whole_loss(golden_loss: Golden, name: str, options: Golden, want: str) -> None:
     inputs = golden_loss["inputs"]["A"]
-    terms = LossConfig(correction=name, correction_options=options)
+    loss_config = LossConfig(correction=name, correction_options=options)
     batch, wider = batch_of(inputs), merge_options(Grpo(), {"eps_clip_high": 0.28})
-    corrections = corrections_of(terms, CORRECTIONS.__getitem__)
-    prepared = prepare_step(Grpo(), wider, batch, "sample_mean", terms=terms, corrections=corrections)
+    corrections = corrections_of(loss_config, CORRECTIONS.__getitem__)
+    prepared = prepare_step(Grpo(), wider, batch, "sample_mean", loss_config=loss_config, corrections=corrections)
     share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), dtype=torch.float64)
     loss, _ = micro_loss(
         Grpo(), wider, share.view(flat(inputs["logp"])), flat(inputs["adv_tok"]), share.weight, share.correction
@@ -234,10 +234,15 @@ def test_rejection_at_each_level() -> None:
 
 @pytest.mark.parametrize("leave", [False, True])
 def test_rejected_tokens_keep_their_place_unless_told(leave: bool) -> None:
-    terms = LossConfig(correction="icepop", correction_options={"leave_denominator": leave})
+    loss_config = LossConfig(correction="icepop", correction_options={"leave_denominator": leave})
     batch = of_ratios(1.0, 1.0, 100.0, 1.0)
     prepared = prepare_step(
-        Grpo(), OPTIONS, batch, "token_mean", terms=terms, corrections=corrections_of(terms, CORRECTIONS.__getitem__)
+        Grpo(),
+        OPTIONS,
+        batch,
+        "token_mean",
+        loss_config=loss_config,
+        corrections=corrections_of(loss_config, CORRECTIONS.__getitem__),
     )
     assert prepared.weight([0])[0] == (pytest.approx(1 / 3) if leave else 1 / 4)
     assert prepared.metrics["trainable_tokens"] == (3 if leave else 4)
@@ -261,9 +266,9 @@ def test_everything_rejected_is_a_zero_and_not_a_nan() -> None:
 
 
 def test_two_corrections_multiply() -> None:
-    terms = LossConfig(correction="tis", correction_options={"high": 1.5}, opsm_delta=0.1)
+    loss_config = LossConfig(correction="tis", correction_options={"high": 1.5}, opsm_delta=0.1)
     batch = pair([1.0, 0.0], [0.0, 1.0], [[1], [1]])
-    corrections = corrections_of(terms, CORRECTIONS.__getitem__)
+    corrections = corrections_of(loss_config, CORRECTIONS.__getitem__)
     combined = combine(corrections, batch, torch.tensor([-1.0, -1.0]), batch.t("mask"))
     assert combined.weight.tolist() == [1.5, 0.0]
     assert {"tis", "opsm_clipfrac"} <= combined.metrics.keys()
@@ -277,9 +282,11 @@ def test_a_correction_sees_only_what_counts() -> None:
         seen.append(batch.mask.tolist())
         return CorrectionResult()
 
-    terms = LossConfig(correction="look", mask_truncated_samples=True)
+    loss_config = LossConfig(correction="look", mask_truncated_samples=True)
     batch = pair([0.0] * 2, [0.0] * 2, [[1], [1]], truncated=[True, False], reward=[1.0, 0.0])
-    prepared = prepare_step(Grpo(), OPTIONS, batch, "token_mean", terms=terms, corrections=[Correction("look", look)])
+    prepared = prepare_step(
+        Grpo(), OPTIONS, batch, "token_mean", loss_config=loss_config, corrections=[Correction("look", look)]
+    )
     assert seen == [[False, True]]
     assert prepared.correction is None or prepared.correction.tolist() == [1.0, 1.0]
 
@@ -323,4 +330,4 @@ def test_needs_and_when_they_are_read() -> None:
     assert not LossConfig().recompute_old_logprobs
     batch = small_batch([[1]], rollout_logp=[-1.0])
     with pytest.raises(TrainerError, match="needs old_logp"):
-        prepare_step(Grpo(), OPTIONS, batch, "token_mean", terms=TIS)
+        prepare_step(Grpo(), OPTIONS, batch, "token_mean", loss_config=TIS)

@@ -95,7 +95,7 @@ def test_another_eps_beside_the_deviation(step: Step, peers: Golden, name: str, 
 def test_a_group_of_one_that_keeps_its_reward(step: Step, peers: Golden, algorithm: Any, name: str) -> None:
     """Theirs differs from ours there and nowhere else."""
     ours = algorithm.advantages(step.batch, merge_options(algorithm, {}))
-    alone = (step.stats.votes == 1)[step.seg]
+    alone = (step.stats.rollouts == 1)[step.seg]
     close(torch.where(alone, step.reward[step.seg], ours.double()), torch.tensor(peers["group"][name])[step.seg])
     assert alone.any()
     assert not ours[alone].any()

@@ -117,7 +117,12 @@ def test_the_dual_clip_bound_reaches_the_loss(c: float) -> None:
 def test_entropy_is_asked_for_and_missing() -> None:
     with pytest.raises(TrainerError, match=r"entropy_coef is 0\.1, but no entropy"):
         micro_loss(
-            Sft(), {}, view_of([1], torch.zeros(1)), torch.ones(1), torch.ones(1), terms=LossConfig(entropy_coef=0.1)
+            Sft(),
+            {},
+            view_of([1], torch.zeros(1)),
+            torch.ones(1),
+            torch.ones(1),
+            loss_config=LossConfig(entropy_coef=0.1),
         )
 
 

@@ -65,8 +65,8 @@ NOT_FOR = {"overlong": {kit.check_padding}}
 
 @pytest.mark.parametrize("name", CASES)
 def test_properties(name: str) -> None:
-    algorithm, aggregation, terms = CASES[name]
-    subject = Subject(algorithm, aggregation, terms=terms)
+    algorithm, aggregation, loss_config = CASES[name]
+    subject = Subject(algorithm, aggregation, loss_config=loss_config)
     case = random_case(1, subject.required)
     for check in kit.CHECKS:
         if check not in NOT_FOR.get(name, ()):
@@ -75,18 +75,18 @@ def test_properties(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "overlong"])
 def test_gradients_are_those_of_the_loss(name: str) -> None:
-    algorithm, aggregation, terms = CASES[name]
-    subject = Subject(algorithm, aggregation, terms=terms)
+    algorithm, aggregation, loss_config = CASES[name]
+    subject = Subject(algorithm, aggregation, loss_config=loss_config)
     case = random_case(2, subject.required)
     kit.check_gradient(subject, case, np.random.default_rng(2))
 
 
 def test_the_terms_are_really_there() -> None:
     """Each changes the step: none is switched on in vain."""
-    for name, (algorithm, aggregation, terms) in CASES.items():
-        case = random_case(1, Subject(algorithm, aggregation, terms=terms).required)
+    for name, (algorithm, aggregation, loss_config) in CASES.items():
+        case = random_case(1, Subject(algorithm, aggregation, loss_config=loss_config).required)
         losses: list[Any] = [
-            Subject(algorithm, aggregation, terms=each).play(case).loss
-            for each in (terms, LossConfig(entropy_coef=0.0))
+            Subject(algorithm, aggregation, loss_config=each).play(case).loss
+            for each in (loss_config, LossConfig(entropy_coef=0.0))
         ]
         assert losses[0] != losses[1], name

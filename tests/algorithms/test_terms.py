@@ -14,7 +14,7 @@ from vime_testing.toy_step import Subject, random_case, small_batch
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.importance import CORRECTIONS
 from vime_core.algorithms.loss import micro_loss
-from vime_core.algorithms.loss_config import NO_TERMS, LossConfig, needed_columns
+from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig, needed_columns
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.opd import Opd
@@ -55,8 +55,8 @@ class Given(Grpo):
 
 # from flags ------------------------------------------------------------------------------------------------------
 def test_nothing_by_default() -> None:
-    assert LossConfig.of(Config()) == NO_TERMS
-    assert NO_TERMS.needs == frozenset()
+    assert LossConfig.of(Config()) == NO_LOSS_CONFIG
+    assert NO_LOSS_CONFIG.needs == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -89,19 +89,19 @@ def test_nothing_by_default() -> None:
     ],
 )
 def test_what_flags_ask_for(flags: Golden, want: Golden, needs: set[str]) -> None:
-    terms = LossConfig.of(Config().replace("algorithm", **flags))
-    assert terms == replace(NO_TERMS, **want)
-    assert terms.needs == needs
-    assert needed_columns(Grpo(), GRPO, terms) == Grpo.needs | needs
+    loss_config = LossConfig.of(Config().replace("algorithm", **flags))
+    assert loss_config == replace(NO_LOSS_CONFIG, **want)
+    assert loss_config.needs == needs
+    assert needed_columns(Grpo(), GRPO, loss_config) == Grpo.needs | needs
 
 
 def test_a_supervised_stage_has_no_terms() -> None:
     config = Config().replace("algorithm", use_kl_loss=True, use_tis=True, entropy_coef=0.1)
-    assert LossConfig.of(config.replace("train", loss_type="sft_loss")) == NO_TERMS
+    assert LossConfig.of(config.replace("train", loss_type="sft_loss")) == NO_LOSS_CONFIG
 
 
 def test_when_old_log_probs_are_computed() -> None:
-    once = {name: wants_old_logp(Grpo(), GRPO, 1, terms) for name, terms in TERMS.items()}
+    once = {name: wants_old_logp(Grpo(), GRPO, 1, loss_config) for name, loss_config in TERMS.items()}
     assert {name for name, wanted in once.items() if wanted} == {"tis", "opsm", "teacher"}
     assert not wants_old_logp(Grpo(), GRPO, 2, LossConfig(use_rollout_logprobs=True))
     unbiased = LossConfig(kl_loss_coef=0.1, use_unbiased_kl=True)
@@ -131,9 +131,9 @@ def test_overlong_penalty(golden_loss: Golden) -> None:
 
 def test_the_penalty_is_in_the_reward_before_the_baseline() -> None:
     """Rewards 1 and 1; the second is at the limit of 4 and loses 0.5."""
-    terms = LossConfig(overlong_buffer_len=2, overlong_penalty_factor=0.5, max_response_len=4)
+    loss_config = LossConfig(overlong_buffer_len=2, overlong_penalty_factor=0.5, max_response_len=4)
     batch = small_batch([[1], [1] * 4], reward=[1.0, 1.0])
-    prepared = prepare_step(Grpo(), NO_STD, batch, "token_mean", terms=terms)
+    prepared = prepare_step(Grpo(), NO_STD, batch, "token_mean", loss_config=loss_config)
     assert prepared.advantage.tolist() == [0.25, -0.25, -0.25, -0.25, -0.25]
     assert prepared.metrics["overlong_penalty"] == -0.25
     assert prepared.metrics["zero_std_groups"] == 0.0
@@ -141,16 +141,16 @@ def test_the_penalty_is_in_the_reward_before_the_baseline() -> None:
 
 
 def test_an_unscored_sample_stays_unscored() -> None:
-    terms = LossConfig(overlong_buffer_len=2, max_response_len=4)
+    loss_config = LossConfig(overlong_buffer_len=2, max_response_len=4)
     batch = small_batch([[1] * 4, [1], [1]], reward=[math.nan, 1.0, 0.0])
-    prepared = prepare_step(Grpo(), NO_STD, batch, "token_mean", terms=terms)
+    prepared = prepare_step(Grpo(), NO_STD, batch, "token_mean", loss_config=loss_config)
     assert prepared.metrics["unselected_samples"] == 1
     assert prepared.metrics["overlong_penalty"] == 0.0
 
 
 def test_masked_truncated_samples_keep_their_reward_in_the_baseline() -> None:
     batch = small_batch([[1]] * 4, reward=[1.0, 0.0, 1.0, 0.0], truncated=[0, 0, 0, 1])
-    prepared = prepare_step(Grpo(), NO_STD, batch, "sample_mean", terms=LossConfig(mask_truncated_samples=True))
+    prepared = prepare_step(Grpo(), NO_STD, batch, "sample_mean", loss_config=LossConfig(mask_truncated_samples=True))
     assert prepared.advantage.tolist() == [0.5, -0.5, 0.5, 0.0]
     assert prepared.weight(range(4)).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
 
@@ -158,7 +158,7 @@ def test_masked_truncated_samples_keep_their_reward_in_the_baseline() -> None:
 # old log-probs ---------------------------------------------------------------------------------------------------
 def test_the_sampler_stands_for_the_old_policy() -> None:
     batch = small_batch([[1, 0, 1]], rollout_logp=[-1.0, math.nan, -2.0])
-    prepared = prepare_step(Grpo(), GRPO, batch, "token_mean", terms=LossConfig(use_rollout_logprobs=True))
+    prepared = prepare_step(Grpo(), GRPO, batch, "token_mean", loss_config=LossConfig(use_rollout_logprobs=True))
     share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0])
     assert share.view(torch.zeros(3)).old_logp.tolist() == [-1.0, 0.0, -2.0]
 
@@ -166,15 +166,15 @@ def test_the_sampler_stands_for_the_old_policy() -> None:
 def test_without_its_log_probs_the_sampler_stands_for_nobody() -> None:
     batch = small_batch([[1, 1], [1]], rollout_logp=[-1.0, -1.0, math.nan])
     with pytest.raises(TrainerError, match=r"use_rollout_logprobs needs rollout_logp.* at 1 of 3 .* in sample 1"):
-        prepare_step(Grpo(), GRPO, batch, "token_mean", terms=LossConfig(use_rollout_logprobs=True))
+        prepare_step(Grpo(), GRPO, batch, "token_mean", loss_config=LossConfig(use_rollout_logprobs=True))
 
 
 # advantages ------------------------------------------------------------------------------------------------------
 def test_whitening_is_over_what_counts() -> None:
     batch = small_batch([[1, 0], [1], [1]], truncated=[0, 0, 1])
     algorithm = Given(torch.tensor([1.0, 50.0, 3.0, 99.0]))
-    terms = LossConfig(normalize_advantages=True, mask_truncated_samples=True)
-    got = prepare_step(algorithm, GRPO, batch, "token_mean", terms=terms).advantage
+    loss_config = LossConfig(normalize_advantages=True, mask_truncated_samples=True)
+    got = prepare_step(algorithm, GRPO, batch, "token_mean", loss_config=loss_config).advantage
     assert got.tolist() == pytest.approx([-math.sqrt(0.5), 0.0, math.sqrt(0.5), 0.0], abs=1e-6)
 
 
@@ -182,7 +182,7 @@ def test_whitening_twice_is_whitening_once() -> None:
     case = random_case(3, frozenset({"old_logp"}))
     subject = Subject(ReinforcePlusPlus(), "token_mean")
     once = subject.prepare(case.batch).advantage
-    twice = replace(subject, terms=LossConfig(normalize_advantages=True)).prepare(case.batch).advantage
+    twice = replace(subject, loss_config=LossConfig(normalize_advantages=True)).prepare(case.batch).advantage
     torch.testing.assert_close(once, twice, atol=1e-6, rtol=0)
 
 
@@ -190,7 +190,7 @@ def test_distillation(golden_loss: Golden) -> None:
     inputs, want = golden_loss["inputs"]["A"], golden_loss["opd"]
     batch = batch_of(inputs)
     algorithm = Given(flat(inputs["adv_tok"]).float())
-    prepared = prepare_step(algorithm, GRPO, batch, "token_mean", terms=LossConfig(opd_kl_coef=1.0))
+    prepared = prepare_step(algorithm, GRPO, batch, "token_mean", loss_config=LossConfig(opd_kl_coef=1.0))
     mask = batch.t("mask")
     torch.testing.assert_close(
         prepared.advantage[mask].double(), flat(want["adv_coef1_on_adv_tok"])[mask], atol=1e-6, rtol=0
@@ -212,8 +212,8 @@ def test_d3_whitening_comes_before_the_teacher(cases_loss: Golden) -> None:
     case = cases_loss["D3"]
     gap = torch.tensor(case["inputs"]["reverse_kl"])
     batch = small_batch([[1, 1]]).with_columns(teacher_logp=-gap).with_old_logp(torch.zeros(2))
-    terms = LossConfig(normalize_advantages=True, opd_kl_coef=case["inputs"]["coef"])
-    got = prepare_step(Given(torch.zeros(2)), GRPO, batch, "token_mean", terms=terms).advantage
+    loss_config = LossConfig(normalize_advantages=True, opd_kl_coef=case["inputs"]["coef"])
+    got = prepare_step(Given(torch.zeros(2)), GRPO, batch, "token_mean", loss_config=loss_config).advantage
     assert got.tolist() == pytest.approx(case["right"], abs=1e-6)
 
 
@@ -231,12 +231,12 @@ def test_d2_the_sampled_tokens_term_has_the_reverse_kls_gradient(cases_loss: Gol
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize(("column", "terms"), [("teacher_logp", TERMS["teacher"]), ("ref_logp", TERMS["kl"])])
-def test_a_models_nan_is_an_error_and_not_a_weight(column: str, terms: LossConfig) -> None:
+@pytest.mark.parametrize(("column", "loss_config"), [("teacher_logp", TERMS["teacher"]), ("ref_logp", TERMS["kl"])])
+def test_a_models_nan_is_an_error_and_not_a_weight(column: str, loss_config: LossConfig) -> None:
     batch = small_batch([[1, 0, 1]]).with_columns(**{column: torch.tensor([-1.0, math.nan, math.nan])})
     batch = batch.with_old_logp(torch.zeros(3))
     with pytest.raises(TrainerError, match=rf"needs {column}, which is not finite at 1 of 2 trainable tokens"):
-        prepare_step(Grpo(), GRPO, batch, "token_mean", terms=terms)
+        prepare_step(Grpo(), GRPO, batch, "token_mean", loss_config=loss_config)
 
 
 @pytest.mark.parametrize("name", ["kl", "teacher"])
@@ -244,19 +244,19 @@ def test_a_missing_column_is_named(name: str) -> None:
     batch = small_batch([[1]]).with_old_logp(torch.zeros(1))
     column = {"kl": "ref_logp", "teacher": "teacher_logp"}[name]
     with pytest.raises(TrainerError, match=f"needs {column}, and the batch has no such column"):
-        prepare_step(Grpo(), GRPO, batch, "token_mean", terms=TERMS[name])
+        prepare_step(Grpo(), GRPO, batch, "token_mean", loss_config=TERMS[name])
 
 
 # the loss --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("kind", "unbiased"), [("k2", False), ("k3", False), ("low_var_kl", False), ("k3", True)])
 def test_the_kl_has_the_steps_own_weights(golden_loss: Golden, kind: str, unbiased: bool) -> None:
     inputs, batch = golden_loss["inputs"]["A"], batch_of(golden_loss["inputs"]["A"])
-    terms = LossConfig(kl_loss_coef=0.5, kl_loss_type=kind, use_unbiased_kl=unbiased)
-    prepared = prepare_step(Grpo(), GRPO, batch, "sample_mean", terms=terms)
+    loss_config = LossConfig(kl_loss_coef=0.5, kl_loss_type=kind, use_unbiased_kl=unbiased)
+    prepared = prepare_step(Grpo(), GRPO, batch, "sample_mean", loss_config=loss_config)
     share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), needs={"ref_logp"}, dtype=torch.float64)
     view = share.view(flat(inputs["logp"]))
     plain, _ = micro_loss(Grpo(), GRPO, view, share.advantage, share.weight)
-    loss, pairs = micro_loss(Grpo(), GRPO, view, share.advantage, share.weight, terms=terms)
+    loss, pairs = micro_loss(Grpo(), GRPO, view, share.advantage, share.weight, loss_config=loss_config)
     token = flat(golden_loss["kl"]["k3_times_ratio" if unbiased else kind])
     want = sum(float(token[(batch.seg() == i) & batch.t("mask")].mean()) for i in range(6)) / 6
     metrics = finish(pairs)
@@ -273,7 +273,7 @@ def test_a_correction_weighs_the_surrogate_only() -> None:
     share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0], needs={"ref_logp"})
     view = share.view(torch.tensor([-1.0], requires_grad=True))
     loss, _ = micro_loss(
-        Grpo(), GRPO, view, torch.ones(1), torch.ones(1), torch.zeros(1), terms=LossConfig(kl_loss_coef=1.0)
+        Grpo(), GRPO, view, torch.ones(1), torch.ones(1), torch.zeros(1), loss_config=LossConfig(kl_loss_coef=1.0)
     )
     assert float(loss.detach()) == 0.5
 
@@ -282,7 +282,7 @@ def test_without_a_reference_there_is_no_kl() -> None:
     prepared = prepare_step(Grpo(), GRPO, small_batch([[1]]), "token_mean")
     view = MicroBatchSlice.of(prepared, prepared.weight([0]), [0]).view(torch.zeros(1))
     with pytest.raises(TrainerError, match=r"kl_loss_coef is 1\.0, but no reference"):
-        micro_loss(Grpo(), GRPO, view, torch.ones(1), torch.ones(1), terms=LossConfig(kl_loss_coef=1.0))
+        micro_loss(Grpo(), GRPO, view, torch.ones(1), torch.ones(1), loss_config=LossConfig(kl_loss_coef=1.0))
 
 
 def test_terms_leave_the_batch_alone() -> None:
@@ -291,7 +291,7 @@ def test_terms_leave_the_batch_alone() -> None:
     )
     case = random_case(5, frozenset({"teacher_logp"}))
     before = {name: np.copy(getattr(case.batch, name)) for name in ("reward", "mask", "old_logp", "rollout_logp")}
-    Subject(Grpo(), "token_mean", terms=replace(everything, max_response_len=8)).prepare(case.batch)
+    Subject(Grpo(), "token_mean", loss_config=replace(everything, max_response_len=8)).prepare(case.batch)
     for name, x in before.items():
         assert np.array_equal(getattr(case.batch, name), x, equal_nan=x.dtype.kind == "f"), name
     assert set(CORRECTIONS) == {"tis", "icepop", "mis", "opsm"}

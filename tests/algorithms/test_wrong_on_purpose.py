@@ -41,9 +41,9 @@ def mean_metrics(*args: Any) -> Result:
 
 
 def masked_by_product(*args: Any) -> Result:
-    _, _, view, _, weight, _, entropy, terms = args
+    _, _, view, _, weight, _, entropy, loss_config = args
     loss, pairs = micro_loss(*args[:6])
-    return loss - terms.entropy_coef * (weight * entropy * view.mask).sum(), pairs
+    return loss - loss_config.entropy_coef * (weight * entropy * view.mask).sum(), pairs
 
 
 def counts_the_masked(algorithm: Any, options: Any, view: Any, advantage: Any, weight: Any, *rest: Any) -> Result:

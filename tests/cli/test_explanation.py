@@ -35,12 +35,12 @@ def algorithm_of(name: str) -> Any:
 
 
 def keep(
-    folder: Path, name: str, aggregation: str, terms: LossConfig, optimizer_steps: int = 1
+    folder: Path, name: str, aggregation: str, loss_config: LossConfig, optimizer_steps: int = 1
 ) -> list[dict[str, float]]:
     """Write the file of a step as the trainer does; the metrics of each optimizer step."""
     algorithm, case = algorithm_of(name), random_case(3, frozenset({"ref_logp"}))
     options = merge_options(algorithm, {})
-    prepared = prepare_step(algorithm, options, case.batch, aggregation, fixed_length=8, terms=terms)
+    prepared = prepare_step(algorithm, options, case.batch, aggregation, fixed_length=8, loss_config=loss_config)
     logp = case.log_probs(case.logits)
     rollouts = len(set(case.batch.rollout.tolist()))
     plans = plan_steps(
@@ -48,25 +48,29 @@ def keep(
     )
     metrics = []
     for plan in plans:
-        needs = algorithm.required(options) | terms.needs
+        needs = algorithm.required(options) | loss_config.needs
         share = MicroBatchSlice.of(
             prepared, prepared.weight(plan.samples), plan.samples, needs=needs, dtype=torch.float64
         )
         view = share.view(logp[share.index])
-        _, pairs = micro_loss(algorithm, options, view, share.advantage, share.weight, share.correction, None, terms)
+        _, pairs = micro_loss(
+            algorithm, options, view, share.advantage, share.weight, share.correction, None, loss_config
+        )
         metrics.append(finish(pairs))
-    facts = {"algorithm": name, "options": plain(options), "terms": plain(terms), "temperature": 1.0}
+    facts = {"algorithm": name, "options": plain(options), "terms": plain(loss_config), "temperature": 1.0}
     LossRecord(folder / "loss", {**facts, "global_batch": rollouts}).write(
         7, case.batch, prepared, plans, logp, metrics
     )
     return metrics
 
 
-@pytest.mark.parametrize("terms", [LossConfig(), WITH_KL, SHAPED], ids=["plain", "kl", "shaped"])
+@pytest.mark.parametrize("loss_config", [LossConfig(), WITH_KL, SHAPED], ids=["plain", "kl", "shaped"])
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("name", ["grpo", "gspo"])
-def test_the_shares_of_all_samples_are_the_loss(tmp_path: Path, name: str, aggregation: str, terms: LossConfig) -> None:
-    (metrics,) = keep(tmp_path, name, aggregation, terms)
+def test_the_shares_of_all_samples_are_the_loss(
+    tmp_path: Path, name: str, aggregation: str, loss_config: LossConfig
+) -> None:
+    (metrics,) = keep(tmp_path, name, aggregation, loss_config)
     inputs, algorithm = read_loss_inputs(tmp_path / "loss", 7), algorithm_of(name)
     each = [explain_sample(inputs, algorithm, i) for i in range(len(inputs.columns["reward"]))]
     assert sum(e.pg_loss for e in each) == pytest.approx(metrics["pg_loss"], rel=1e-6)

@@ -13,7 +13,7 @@ from vime_core.api.errors import SyncError
 from vime_core.config.sections import Config
 from vime_core.devices.cpu import CpuBackend
 from vime_core.pipeline.device_sharing import DeviceSharing, SharedDevices, device_sharing_of
-from vime_core.pipeline.stack import Stack
+from vime_core.pipeline.stack import RunStack
 
 
 class SleepyBackend(CpuBackend):
@@ -41,7 +41,7 @@ class Notes:
     def finish_setup(self, started: Any) -> None:
         self.note("set up")
 
-    def places(self) -> list[str]:
+    def placements(self) -> list[str]:
         return ["place"]
 
     def offload(self, parts: list[str]) -> int:
@@ -69,8 +69,8 @@ def untimed() -> Iterator[None]:
     yield
 
 
-def shared(notes: Any, level: int | None = 2, parks: bool = True) -> DeviceSharing:
-    turns = SharedDevices(notes, level, parks, untimed)
+def shared(notes: Any, level: int | None = 2, offloads: bool = True) -> DeviceSharing:
+    turns = SharedDevices(notes, level, offloads, untimed)
     assert turns.before_engines([]) == ["place"]
     turns.engines_are_up(notes)
     return turns
@@ -86,7 +86,7 @@ def push(turns: DeviceSharing, notes: Any) -> None:
         notes.note("canary")
         return "receipt"
 
-    stack = Stack(notes, SimpleNamespace(), notes, SimpleNamespace(push=sync), SimpleNamespace(), turns)
+    stack = RunStack(notes, SimpleNamespace(), notes, SimpleNamespace(push=sync), SimpleNamespace(), turns)
     assert stack.push(0) == "receipt"
 
 
@@ -153,7 +153,7 @@ def test_each_side_may_stay(notes: Notes) -> None:
     turns.sampling()
     first = ["set up", "out weights", "out rest", "in weights", "weights over", "out weights", "canary"]
     assert notes.take() == [*first, "in weights rest", "out weights", "out rest"]
-    turns = shared(notes, level=1, parks=False)
+    turns = shared(notes, level=1, offloads=False)
     push(turns, notes)
     turns.training()
     turns.sampling()

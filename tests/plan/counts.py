@@ -23,7 +23,7 @@ from tests.plan.shapes import SHAPES
 from tests.support.ranks import tell
 from vime_core.plugin.plugins import Plugins
 from vime_core.training.model import MegatronModel
-from vime_core.training.value_head import CriticHead
+from vime_core.training.value_head import CriticOutput
 
 
 def main() -> None:
@@ -54,8 +54,8 @@ def _rank(name: str, rank: int, world: int, folder: Path, device: Any) -> dict[s
         create_gloo_process_groups=False,
     )
     tensor_parallel.model_parallel_cuda_manual_seed(1, force_reset_rng=True)
-    head = CriticHead() if case.critic else None
-    model = MegatronModel.build(config, device, str(folder / case.shape), trainable=False, head=head)
+    head = CriticOutput() if case.critic else None
+    model = MegatronModel.build(config, device, str(folder / case.shape), trainable=False, output_layer=head)
     parameters = sum(p.numel() for chunk in model.chunks for p in chunk.parameters())
     found = {
         "parameters": parameters,

@@ -55,7 +55,7 @@ def values_of(critic: Any, plans: Any, batch: Any) -> Any:
     """[R]; zeros before the last stage."""
     from vime_core.batch.plan import forward_of
 
-    found = critic.values(batch, forward_of(plans)[critic.sweep.layout.dp_rank])
+    found = critic.values(batch, forward_of(plans)[critic.runner.layout.dp_rank])
     return torch.zeros(batch.response_tokens) if found is None else found
 
 
@@ -63,7 +63,7 @@ def train(critic: Any, config: Any, batch: Any, clip: float = 0.2, bonus: float 
     """One step on the batch: the critic's values as they are, then its update."""
     from vime_core.algorithms.prepare import prepare_step
 
-    plans = plans_of(config, critic.sweep.layout, batch)
+    plans = plans_of(config, critic.runner.layout, batch)
     batch = batch.with_columns(values=values_of(critic, plans, batch))
     prepared = prepare_step(Targets(), {"bonus": bonus}, batch, "rollout_mean")
     return critic.train(prepared.batch, plans, prepared, clip)

@@ -188,8 +188,8 @@ class Trial:
             chunk.zero_grad_buffer()
 
         def finish(micro: Any, out: Any) -> Any:
-            total = (self.c[micro.places] * out.logp).sum() * float(micro.alive)
-            return total, (micro.places, out.logp.detach(), micro.alive)
+            total = (self.c[micro.positions] * out.logp).sum() * float(not micro.is_dummy)
+            return total, (micro.positions, out.logp.detach(), micro.is_dummy)
 
         found = passes.gather(batch.response_tokens, passes.run(batch, self._mine, finish, gradient=True))
         return torch.zeros(batch.response_tokens) if found is None else found

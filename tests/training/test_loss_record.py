@@ -38,7 +38,7 @@ def test_the_stages_can_be_run_again(kept: tuple[LossInputs, dict[str, float]]) 
     inputs, _ = kept
     facts = inputs.facts
     prepared = prepare_step(
-        Grpo(), facts["options"], batch_of(inputs), facts["aggregation"], terms=LossConfig(**facts["terms"])
+        Grpo(), facts["options"], batch_of(inputs), facts["aggregation"], loss_config=LossConfig(**facts["terms"])
     )
     assert facts["algorithm"] == "grpo"
     for name, column in {"advantage": prepared.advantage, "trained": prepared.mask}.items():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Rloo(PolicyAlgorithm):
-    """The baseline of a try is the mean of the others."""
+    """The baseline of a rollout is the mean of the others."""
 
     name = "rloo"
     info = AlgorithmInfo(
@@ -31,7 +31,7 @@ class Rloo(PolicyAlgorithm):
 
     def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
         centered, stats = centered_rewards(batch)
-        return broadcast_to_tokens(batch, centered * stats.votes / (stats.votes - 1).clamp(min=1))
+        return broadcast_to_tokens(batch, centered * stats.rollouts / (stats.rollouts - 1).clamp(min=1))
 
 
 class Opo(PolicyAlgorithm):

@@ -4,10 +4,10 @@
 
 for the sampled token a, the sampler's probabilities q and the policy's p, and f the importance weight (1 without a
 correction). The first term takes away what the second gives on average over q, so it lowers the variance and pulls
-nowhere. q is known for its likeliest tokens, the head; the rest of its mass is taken to lie as the policy's does:
+nowhere. q is known for its likeliest tokens, the top k; the rest of its mass is taken to lie as the policy's does:
 q_v = rho p_v with rho = (1 - Q) / (1 - P), both floored at 1e-6, so that the rest weighs alpha p_v with
-alpha = rho f(1 / rho). Its gradient follows from the head's, because probabilities sum to 1:
-sum_rest sg(p_v) grad logp_v = - sum_head p_v grad logp_v. The value of the loss is off by a constant; gradients count.
+alpha = rho f(1 / rho). Its gradient follows from theirs, because probabilities sum to 1:
+sum_rest sg(p_v) grad logp_v = - sum_topk p_v grad logp_v. The value of the loss is off by a constant; gradients count.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 
 from vime_core.algorithms.common import bounded_exp
 
-#: least probability outside the head
+#: least probability outside the top k
 _FLOOR = 1e-6
 
 
 @dataclass(frozen=True)
-class Weight:
+class ImportanceWeight:
     """f. ``none`` is 1; ``truncate`` is clamp(ratio, low, high); ``mask`` is the ratio within the bounds, else 0."""
 
     kind: Literal["none", "truncate", "mask"] = "none"
@@ -42,22 +42,22 @@ class Weight:
 def centered_loss(
     logp: torch.Tensor,
     sampler_logp: torch.Tensor,
-    top_logp: torch.Tensor,
-    sampler_top_logp: torch.Tensor,
+    topk_logprobs: torch.Tensor,
+    sampler_topk_logprobs: torch.Tensor,
     advantage: torch.Tensor,
-    weight: Weight,
+    weight: ImportanceWeight,
 ) -> torch.Tensor:
-    """[r] the loss above, with gradient through ``logp`` and ``top_logp``.
+    """[r] the loss above, with gradient through ``logp`` and ``topk_logprobs``.
 
     Args:
         logp, sampler_logp: [r] of the sampled tokens, the policy's and the sampler's, natural log.
-        top_logp, sampler_top_logp: [r, k] of the sampler's likeliest tokens, each different at a place.
+        topk_logprobs, sampler_topk_logprobs: [r, k] of the sampler's likeliest tokens, each different at a position.
         advantage: [r].
     """
     with torch.no_grad():
         own = weight(bounded_exp(logp - sampler_logp))
-        p, q = top_logp.exp(), sampler_top_logp.exp()
+        p, q = topk_logprobs.exp(), sampler_topk_logprobs.exp()
         rho = (1 - q.sum(1)).clamp(min=_FLOOR) / (1 - p.sum(1)).clamp(min=_FLOOR)
         alpha = rho * weight(1 / rho)
-        pull = q * weight(bounded_exp(top_logp - sampler_top_logp)) - alpha[:, None] * p
-    return advantage * ((pull * top_logp).sum(1) - own * logp)
+        pull = q * weight(bounded_exp(topk_logprobs - sampler_topk_logprobs)) - alpha[:, None] * p
+    return advantage * ((pull * topk_logprobs).sum(1) - own * logp)

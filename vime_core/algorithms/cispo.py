@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
-from vime_core.algorithms.policy import clip_range, clip_shares, drift
+from vime_core.algorithms.policy import clip_fractions, clip_range, drift
 from vime_core.api.algorithm import AlgorithmInfo, TokenView
 
 
@@ -35,4 +35,4 @@ class Cispo(Grpo):
         low, high = clip_range(options)
         r = self.ratio(view).detach()
         weight = r.clamp(1 - low, 1 + high)
-        return -weight * advantage * view.logp, drift(view, r) | clip_shares(r < 1 - low, r > 1 + high)
+        return -weight * advantage * view.logp, drift(view, r) | clip_fractions(r < 1 - low, r > 1 + high)

@@ -65,18 +65,18 @@ class GroupStats:
 
     Attributes:
         mean, std: float64; std divides by n - 1 and is 0 where it is undefined or below 1e-6.
-        votes: rollouts with a reward in the group.
+        rollouts: rollouts with a reward in the group.
         index: number of the group, 0 .. G-1.
         scored: the sample's reward is a finite number; others take no part.
     """
 
     mean: torch.Tensor
     std: torch.Tensor
-    votes: torch.Tensor
+    rollouts: torch.Tensor
     index: torch.Tensor
     scored: torch.Tensor
 
-    def share_of_groups(self, which: torch.Tensor) -> tuple[int, int]:
+    def count_groups(self, which: torch.Tensor) -> tuple[int, int]:
         """(groups with a sample in ``which`` [N], all groups that have a reward)."""
         return len(torch.unique(self.index[which & self.scored])), len(torch.unique(self.index[self.scored]))
 
@@ -84,20 +84,20 @@ class GroupStats:
 def group_stats(reward: torch.Tensor, group: torch.Tensor, rollout: torch.Tensor) -> GroupStats:
     """Mean and standard deviation of rewards by group. reward, group, rollout: [N].
 
-    A rollout has one vote, shared equally by its samples, so a try that fans out into many samples does not weigh more
+    A rollout counts once, divided equally over its samples, so one that fans out into many samples does not weigh more
     in the baseline: mean = sum v R / n, var = sum v (R - mean)^2 / (n - 1), with n rollouts and v = 1 / siblings.
     """
     scored = torch.isfinite(reward)
     value = torch.where(scored, reward, torch.zeros((), dtype=reward.dtype)).double()
     _, group_index = torch.unique(group, return_inverse=True)
     _, rollout_index = torch.unique(rollout, return_inverse=True)
-    vote = scored.double() / sum_by(rollout_index, scored.double()).clamp(min=1)
-    votes = sum_by(group_index, vote).round()
-    mean = sum_by(group_index, vote * value) / votes.clamp(min=1)
-    variance = sum_by(group_index, vote * (value - mean).square()) / (votes - 1).clamp(min=1)
+    part = scored.double() / sum_by(rollout_index, scored.double()).clamp(min=1)
+    rollouts = sum_by(group_index, part).round()
+    mean = sum_by(group_index, part * value) / rollouts.clamp(min=1)
+    variance = sum_by(group_index, part * (value - mean).square()) / (rollouts - 1).clamp(min=1)
     std = variance.sqrt()
-    degenerate = (votes < 2) | (std < STD_EPS)
-    return GroupStats(mean, std.masked_fill(degenerate, 0.0), votes.long(), group_index, scored)
+    degenerate = (rollouts < 2) | (std < STD_EPS)
+    return GroupStats(mean, std.masked_fill(degenerate, 0.0), rollouts.long(), group_index, scored)
 
 
 def group_stats_of(batch: StepBatch) -> GroupStats:

@@ -80,7 +80,7 @@ class Correction:
             raise TrainerError(f"correction {self.name!r}: weight is not finite at {bad} trainable tokens")
 
 
-def corrections_of(terms: LossConfig, resolve: Callable[[str], CorrectionFunction]) -> tuple[Correction, ...]:
+def corrections_of(loss_config: LossConfig, resolve: Callable[[str], CorrectionFunction]) -> tuple[Correction, ...]:
     """The chosen correction, then OPSM.
 
     Args:
@@ -90,10 +90,10 @@ def corrections_of(terms: LossConfig, resolve: Callable[[str], CorrectionFunctio
         ConfigError: options that the function does not take or that it refuses, all that can be known without data.
     """
     wanted: dict[str, Mapping[str, Any]] = {}
-    if terms.correction is not None:
-        wanted[terms.correction] = terms.correction_options
-    if terms.opsm_delta is not None:
-        wanted["opsm"] = {"delta": terms.opsm_delta}
+    if loss_config.correction is not None:
+        wanted[loss_config.correction] = loss_config.correction_options
+    if loss_config.opsm_delta is not None:
+        wanted["opsm"] = {"delta": loss_config.opsm_delta}
     chosen = tuple(Correction(name, resolve(name), options) for name, options in wanted.items())
     for correction in chosen:
         check_options(correction)

@@ -9,7 +9,7 @@ import torch
 
 from vime_core.algorithms.common import bounded_exp
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
-from vime_core.algorithms.policy import RANGE, clip_range, clip_shares
+from vime_core.algorithms.policy import RANGE, clip_fractions, clip_range
 from vime_core.api.algorithm import AlgorithmInfo, TokenView
 
 
@@ -41,4 +41,4 @@ class Dppo(Grpo):
         moved = now.exp() - mu.exp()
         below, above = (advantage < 0) & (-moved > low), (advantage > 0) & (moved > high)
         r = bounded_exp(view.logp - mu)
-        return torch.where(below | above, 0.0, -r * advantage), clip_shares(below, above)
+        return torch.where(below | above, 0.0, -r * advantage), clip_fractions(below, above)

@@ -23,7 +23,7 @@ CLIPPED = "max(-r A, -clip(r, 1 - eps_clip, 1 + eps_clip_high) A), r = exp(logp 
 
 
 class Grpo(PolicyAlgorithm):
-    """Advantages from the rewards of a prompt's tries, PPO's clipped surrogate."""
+    """Advantages from the rewards of a prompt's rollouts, PPO's clipped surrogate."""
 
     name = "grpo"
     info = AlgorithmInfo(

@@ -9,7 +9,7 @@ import torch
 
 from vime_core.algorithms.common import bounded_exp
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
-from vime_core.algorithms.policy import RANGE, clip_range, clip_shares, drift
+from vime_core.algorithms.policy import RANGE, clip_fractions, clip_range, drift
 from vime_core.api.algorithm import AlgorithmInfo, TokenView
 
 
@@ -26,7 +26,7 @@ class Gspo(Grpo):
             "Clip 3e-4 below, 4e-4 above, as in the paper; slime keeps 0.2 unless told, which hardly ever clips.",
             "The gradient goes through the mean: a term that differs by token (a teacher's, a token's correction) acts "
             "through its mean over the sample.",
-            "Clip shares are decided per sample and counted per token.",
+            "Clip fractions are decided per sample and counted per token.",
         ),
     )
     defaults: ClassVar[Mapping[str, Any]] = {**Grpo.defaults, "eps_clip": 3e-4, "eps_clip_high": 4e-4}
@@ -57,5 +57,5 @@ class Gmpo(Grpo):
         d = view.logp - view.old_logp
         bounded = torch.where(advantage < 0, d.clamp(min=-low), d.clamp(max=high))
         s = view.broadcast_to_tokens(bounded_exp(view.seq_mean(bounded)))
-        shares = clip_shares((advantage < 0) & (d < -low), (advantage > 0) & (d > high))
-        return -advantage * s, drift(view, self.ratio(view)) | shares
+        fractions = clip_fractions((advantage < 0) & (d < -low), (advantage > 0) & (d > high))
+        return -advantage * s, drift(view, self.ratio(view)) | fractions

@@ -19,7 +19,7 @@ import torch
 
 from vime_core.algorithms.correction import CorrectionFunction, CorrectionResult
 from vime_core.algorithms.loss_config import ICEPOP
-from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_share
+from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_sample_ratio
 from vime_core.api.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def mis(
     keep = keep & ~vetoed
     if normalize:
         weight = weight / _mean_weight(ratio, weight, keep, level)
-    metrics = {} if veto is None else {"vetoed_samples": ratio.share_of_samples(vetoed)}
+    metrics = {} if veto is None else {"vetoed_samples": ratio.sample_ratio(vetoed)}
     return _result(ratio, raw, weight, keep, leave_denominator, metrics)
 
 
@@ -163,11 +163,11 @@ def _result(
             "tis_clipfrac": ratio.token_mean(final != raw),
             "tis_abs": ratio.token_mean((raw - 1).abs()),
             "rejected_tokens": ratio.token_mean(~keep),
-            "rejected_samples": ratio.share_of_samples(~keep),
+            "rejected_samples": ratio.sample_ratio(~keep),
             **extra,
         }
         if final[ratio.mask].any():
-            metrics["ess"] = effective_share(final[ratio.mask])
+            metrics["ess"] = effective_sample_ratio(final[ratio.mask])
     return CorrectionResult(weight, keep, metrics, leaves_denominator)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from vime_core.algorithms.centering import Weight, centered_loss
+from vime_core.algorithms.centering import ImportanceWeight, centered_loss
 from vime_core.algorithms.kl import kl_loss
-from vime_core.algorithms.loss_config import NO_TERMS, LossConfig
+from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig
 from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
 from vime_core.algorithms.view import MicroView, trainable
 from vime_core.api.algorithm import Algorithm
@@ -30,8 +30,8 @@ def micro_loss(
     weight: torch.Tensor,
     correction: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
-    terms: LossConfig = NO_TERMS,
-    top_logp: torch.Tensor | None = None,
+    loss_config: LossConfig = NO_LOSS_CONFIG,
+    topk_logprobs: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, dict[str, Pair]]:
     """The loss and its metrics.
 
@@ -39,9 +39,9 @@ def micro_loss(
         view: r tokens of n samples; may be empty.
         advantage, weight, correction: [r]; ``weight`` is the aggregation's, counted over the optimizer step.
         entropy: [r] of the policy's distribution; with gradient when ``entropy_coef`` is not 0. Logged if given.
-        terms: what is added to the algorithm's surrogate; a KL reads ``view.extra["ref_logp"]``.
-        top_logp: [r, k] current log-probs, with gradient, of the tokens that the sampler found likeliest; for score
-            centering.
+        loss_config: what is added to the algorithm's surrogate; a KL reads ``view.extra["ref_logp"]``.
+        topk_logprobs: [r, k] current log-probs, with gradient, of the tokens that the sampler found likeliest; for
+            score centering.
 
     Returns:
         (scalar that is connected to the graph of ``view.logp`` even where nothing is trainable, pairs). ``loss``,
@@ -52,7 +52,9 @@ def micro_loss(
         TrainerError: the surrogate or a metric has another shape than [r], or entropy or reference is missing.
     """
     mask = view.mask
-    surrogate, token_metrics = policy_term(algorithm, options, view, trainable(mask, advantage), terms, top_logp)
+    surrogate, token_metrics = policy_loss(
+        algorithm, options, view, trainable(mask, advantage), loss_config, topk_logprobs
+    )
     for name, x in {"surrogate": surrogate, **token_metrics}.items():
         if x.shape != mask.shape:
             raise TrainerError(
@@ -69,49 +71,51 @@ def micro_loss(
         held = trainable(mask, entropy)
         entropy_loss = (scale * held).sum()
         metrics |= {"entropy": token_pair(held, mask), "entropy_loss": weighted_pair(entropy_loss)}
-        if terms.entropy_coef:
-            loss = loss - terms.entropy_coef * entropy_loss
-    elif terms.entropy_coef:
-        raise TrainerError(f"entropy_coef is {terms.entropy_coef}, but no entropy was computed")
-    if terms.kl_loss_coef:
-        kl = _kl(view, terms)
+        if loss_config.entropy_coef:
+            loss = loss - loss_config.entropy_coef * entropy_loss
+    elif loss_config.entropy_coef:
+        raise TrainerError(f"entropy_coef is {loss_config.entropy_coef}, but no entropy was computed")
+    if loss_config.kl_loss_coef:
+        kl = _kl(view, loss_config)
         total = (scale * kl).sum()
         metrics |= {"ref_kl": token_pair(kl, mask), "kl_loss": weighted_pair(total)}
-        loss = loss + terms.kl_loss_coef * total
+        loss = loss + loss_config.kl_loss_coef * total
     metrics["loss"] = weighted_pair(loss)
     return loss, metrics
 
 
-def policy_term(
+def policy_loss(
     algorithm: Algorithm,
     options: Mapping[str, Any],
     view: MicroView,
     advantage: torch.Tensor,
-    terms: LossConfig,
-    top_logp: torch.Tensor | None = None,
+    loss_config: LossConfig,
+    topk_logprobs: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-    """([r] what pulls along the advantage, metrics [r]): the algorithm's surrogate, or what the terms put in its place.
-    advantage: [r], 0 under the mask."""
-    if terms.score_centering_top_k:
-        return _centred(view, advantage, terms, top_logp), {}
-    if terms.plain_gradient:
+    """([r] what pulls along the advantage, metrics [r]): the algorithm's surrogate, or what the loss config puts in its
+    place. advantage: [r], 0 under the mask."""
+    if loss_config.score_centering_top_k:
+        return _centered(view, advantage, loss_config, topk_logprobs), {}
+    if loss_config.plain_gradient:
         return -advantage * view.logp, {}
     return algorithm.surrogate(view, advantage, options)
 
 
-def _centred(
-    view: MicroView, advantage: torch.Tensor, terms: LossConfig, top_logp: torch.Tensor | None
+def _centered(
+    view: MicroView, advantage: torch.Tensor, loss_config: LossConfig, topk_logprobs: torch.Tensor | None
 ) -> torch.Tensor:
-    if top_logp is None:
+    if topk_logprobs is None:
         raise TrainerError("score centering is on, but no log-probs of the sampler's likeliest tokens were computed")
-    sampler, sampler_top = (view.extra[name].to(view.logp.dtype) for name in ("rollout_logp", TOP_LOGP))
-    weight = Weight(terms.score_centering_weight, *terms.score_centering_bounds)
-    return centered_loss(view.logp, sampler, trainable(view.mask, top_logp), sampler_top, advantage, weight)
+    sampler, sampler_topk_logprobs = (view.extra[name].to(view.logp.dtype) for name in ("rollout_logp", TOP_LOGP))
+    weight = ImportanceWeight(loss_config.score_centering_weight, *loss_config.score_centering_bounds)
+    return centered_loss(
+        view.logp, sampler, trainable(view.mask, topk_logprobs), sampler_topk_logprobs, advantage, weight
+    )
 
 
-def _kl(view: MicroView, terms: LossConfig) -> torch.Tensor:
+def _kl(view: MicroView, loss_config: LossConfig) -> torch.Tensor:
     """[r] with gradient, 0 under the mask, where all log-probs of the view are 0."""
     if "ref_logp" not in view.extra:
-        raise TrainerError(f"kl_loss_coef is {terms.kl_loss_coef}, but no reference log-probs were computed")
+        raise TrainerError(f"kl_loss_coef is {loss_config.kl_loss_coef}, but no reference log-probs were computed")
     reference = view.extra["ref_logp"].to(view.logp.dtype)
-    return kl_loss(view.logp, reference, view.old_logp, terms.kl_loss_type, unbiased=terms.use_unbiased_kl)
+    return kl_loss(view.logp, reference, view.old_logp, loss_config.kl_loss_type, unbiased=loss_config.use_unbiased_kl)

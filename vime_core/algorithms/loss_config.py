@@ -43,7 +43,7 @@ class LossConfig:
         plain_gradient: ``-A logp`` stands for the algorithm's own surrogate.
         score_centering_top_k: likeliest tokens of the sampler that centre the plain gradient; 0 is off.
             score_centering_weight, score_centering_bounds (low, high; none without a weight): see
-            :class:`vime_core.algorithms.centering.Weight`; a correction goes in there and nowhere else.
+            :class:`vime_core.algorithms.centering.ImportanceWeight`; a correction goes in there and nowhere else.
     """
 
     entropy_coef: float = 0.0
@@ -68,7 +68,7 @@ class LossConfig:
 
     @classmethod
     def of(cls, config: Config) -> LossConfig:
-        """What the flags ask for; a supervised loss has no terms. Contradictions are for the rules to find."""
+        """What the flags ask for; a supervised loss adds nothing. Contradictions are for the rules to find."""
         given = config.algorithm
         if config.train.loss_type == "sft_loss":
             return cls()
@@ -91,7 +91,7 @@ class LossConfig:
             max_response_len=config.rollout.rollout_max_response_len or 0,
             get_mismatch_metrics=given.get_mismatch_metrics,
             plain_gradient=given.pg_loss_type == "reinforce",
-            **_centring(given),
+            **_score_centering(given),
         )
 
     @property
@@ -101,7 +101,7 @@ class LossConfig:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Columns that these terms read."""
+        """Columns that the loss reads beside the algorithm's."""
         readers = {
             "ref_logp": bool(self.kl_loss_coef),
             "teacher_logp": bool(self.opd_kl_coef),
@@ -119,7 +119,7 @@ class LossConfig:
         return self.corrects or bool(self.opd_kl_coef)
 
 
-def _centring(given: AlgorithmSection) -> dict[str, Any]:
+def _score_centering(given: AlgorithmSection) -> dict[str, Any]:
     if not given.use_score_centering:
         return {}
     found: dict[str, Any] = {"score_centering_top_k": given.score_centering_top_k}
@@ -132,9 +132,9 @@ def _centring(given: AlgorithmSection) -> dict[str, Any]:
     return found
 
 
-NO_TERMS = LossConfig()
+NO_LOSS_CONFIG = LossConfig()
 
 
-def needed_columns(algorithm: Algorithm, options: Mapping[str, Any], terms: LossConfig) -> frozenset[str]:
-    """What a batch must have for this algorithm under these options, and for the terms around it."""
-    return algorithm.required(options) | terms.needs
+def needed_columns(algorithm: Algorithm, options: Mapping[str, Any], loss_config: LossConfig) -> frozenset[str]:
+    """What a batch must have for this algorithm under these options, and for what is added around it."""
+    return algorithm.required(options) | loss_config.needs

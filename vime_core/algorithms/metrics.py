@@ -36,7 +36,7 @@ def token_pair(x: torch.Tensor, mask: torch.Tensor) -> Pair:
 
 
 def weighted_pair(x: torch.Tensor) -> Pair:
-    """A share of a loss whose weights are already in it. x: no dimension."""
+    """A part of a loss whose weights are already in it. x: no dimension."""
     return Pair(x.detach(), None)
 
 

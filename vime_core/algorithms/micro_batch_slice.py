@@ -112,7 +112,7 @@ def response_index(batch: StepBatch, samples: Sequence[int]) -> tuple[torch.Tens
     return torch.cat([empty, *pieces]), torch.cat([empty, *owners])
 
 
-#: columns that a share carries anyway, or that the trainer brings
+#: columns that a slice carries anyway, or that the trainer brings
 _STANDARD = frozenset({"old_logp", "reward", "entropy"})
 
 

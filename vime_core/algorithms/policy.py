@@ -51,7 +51,7 @@ class PolicyAlgorithm(Algorithm):
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         r = self.ratio(view)
         clipped = clipped_loss(r, advantage, *clip_range(options), options["eps_clip_c"])
-        metrics = drift(view, r) | clip_shares(clipped.low, clipped.high)
+        metrics = drift(view, r) | clip_fractions(clipped.low, clipped.high)
         if options["eps_clip_c"] is not None:
             metrics["pg_clipfrac_lower"] = clipped.dual
         return clipped.loss, metrics
@@ -68,6 +68,6 @@ def drift(view: TokenView, r: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"ppo_kl": view.old_logp - view.logp, "ois": r}
 
 
-def clip_shares(low: torch.Tensor, high: torch.Tensor) -> dict[str, torch.Tensor]:
+def clip_fractions(low: torch.Tensor, high: torch.Tensor) -> dict[str, torch.Tensor]:
     """Metrics [r] of tokens that are held back below or above."""
     return {"pg_clipfrac": low | high, "pg_clipfrac_low": low, "pg_clipfrac_high": high}

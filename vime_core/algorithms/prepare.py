@@ -17,7 +17,7 @@ import torch
 
 from vime_core.algorithms.common import group_stats_of
 from vime_core.algorithms.correction import Correction, combine
-from vime_core.algorithms.loss_config import NO_TERMS, LossConfig, needed_columns
+from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig, needed_columns
 from vime_core.algorithms.metrics import Pair, finish, token_pair
 from vime_core.algorithms.shaping import require_finite, sampler_as_old, shape_advantages, shape_rewards
 from vime_core.api.algorithm import Advantages, Algorithm
@@ -76,54 +76,62 @@ def prepare_step(
     batch: StepBatch,
     aggregation: str,
     *,
-    terms: LossConfig = NO_TERMS,
+    loss_config: LossConfig = NO_LOSS_CONFIG,
     corrections: Sequence[Correction] = (),
     fixed_length: int | None = None,
 ) -> Prepared:
     """Run the stages of one rollout step.
 
     Args:
-        terms: what the framework adds around the algorithm. corrections: those of the terms, resolved.
+        loss_config: what the framework adds around the algorithm. corrections: its corrections, resolved.
         fixed_length: tokens that aggregation ``fixed_length`` divides by: the longest possible response.
 
     Raises:
         ConfigError: unknown aggregation.
-        TrainerError: the batch lacks a column that algorithm or terms need, or has a number in it that is not finite at
-            a trainable token; or algorithm or correction broke their contract (shape, gradient, an advantage or weight
-            that is not finite at a trainable token); names who and where.
+        TrainerError: the batch lacks a column that algorithm or loss config need, or has a number in it that is not
+            finite at a trainable token; or algorithm or correction broke their contract (shape, gradient, an advantage
+            or weight that is not finite at a trainable token); names who and where.
     """
     name = check_aggregation(aggregation)
-    needs = needed_columns(algorithm, options, terms)
-    batch = sampler_as_old(batch) if terms.use_rollout_logprobs else batch
-    check_needs(algorithm, options, batch, terms)
-    batch, metrics = shape_rewards(batch, terms)
-    selected = _selected(algorithm, options, batch, terms)
+    needs = needed_columns(algorithm, options, loss_config)
+    batch = sampler_as_old(batch) if loss_config.use_rollout_logprobs else batch
+    check_needs(algorithm, options, batch, loss_config)
+    batch, metrics = shape_rewards(batch, loss_config)
+    selected = _selected(algorithm, options, batch, loss_config)
     mask = batch.t("mask") & selected[batch.seg()]
     known = {column: batch.t(column) for column in sorted(needs & _ALWAYS_FINITE)}
     require_finite(batch, mask, known, f"algorithm {algorithm.name!r}")
     with torch.no_grad():
         advantage, returns = _advantages(algorithm, options, batch, mask)
-        advantage, term_metrics = shape_advantages(batch, advantage, mask, terms)
+        advantage, term_metrics = shape_advantages(batch, advantage, mask, loss_config)
         correction, own_metrics = algorithm.correction(batch, options)
         if correction is not None:
             correction = _checked(algorithm, "correction", correction, batch, mask)
         combined = combine(corrections, batch, advantage, mask)
     correction, mask = _product(correction, combined.weight), combined.mask
     counts = batch.trainable_counts(mask)
-    metrics = {**metrics, **term_metrics, **combined.metrics, **_counts(selected, counts), **_spread(advantage, mask)}
+    metrics = {
+        **metrics,
+        **term_metrics,
+        **combined.metrics,
+        **_counts(selected, counts),
+        **_advantage_range(advantage, mask),
+    }
     if algorithm.group_based:
         metrics |= _groups(batch)
     metrics |= finish({name: token_pair(x, mask) for name, x in own_metrics.items()})
     return Prepared(batch, name, fixed_length, selected, mask, counts, advantage, correction, metrics, returns)
 
 
-def _selected(algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, terms: LossConfig) -> torch.Tensor:
+def _selected(
+    algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, loss_config: LossConfig
+) -> torch.Tensor:
     """[N] bool."""
     selected = algorithm.select(batch, options)
     _check(algorithm, "select", selected, len(batch))
     if "reward" in algorithm.needs:
         selected = selected & torch.isfinite(batch.t("reward"))
-    return selected & ~batch.t("truncated") if terms.mask_truncated_samples else selected
+    return selected & ~batch.t("truncated") if loss_config.mask_truncated_samples else selected
 
 
 #: needs that are not columns of the batch, or that may come with the micro-batch
@@ -133,14 +141,14 @@ _ALWAYS_FINITE = frozenset({"ref_logp", "teacher_logp", "values"})
 
 
 def check_needs(
-    algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, terms: LossConfig = NO_TERMS
+    algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, loss_config: LossConfig = NO_LOSS_CONFIG
 ) -> None:
     """Raises:
-    TrainerError: the batch lacks a column that the algorithm or the terms around it need.
+    TrainerError: the batch lacks a column that the algorithm or the loss config around it need.
     """
     columns = {"reward", "rollout_logp", *batch.extra}
-    missing = sorted(needed_columns(algorithm, options, terms) - columns - _ELSEWHERE)
-    if (algorithm.recompute_old_logprobs or terms.recompute_old_logprobs) and batch.old_logp is None:
+    missing = sorted(needed_columns(algorithm, options, loss_config) - columns - _ELSEWHERE)
+    if (algorithm.recompute_old_logprobs or loss_config.recompute_old_logprobs) and batch.old_logp is None:
         missing.append("old_logp")
     if missing:
         raise TrainerError(
@@ -150,14 +158,14 @@ def check_needs(
 
 
 def wants_old_logp(
-    algorithm: Algorithm, options: Mapping[str, Any], optimizer_steps: int, terms: LossConfig = NO_TERMS
+    algorithm: Algorithm, options: Mapping[str, Any], optimizer_steps: int, loss_config: LossConfig = NO_LOSS_CONFIG
 ) -> bool:
     """Whether the trainer must compute log-probs before the stages. With a single optimizer step they are the current
     ones, detached, and the second forward pass is saved, unless something reads them before; and the sampler's may
     stand for them."""
-    if terms.use_rollout_logprobs or "old_logp" not in needed_columns(algorithm, options, terms):
+    if loss_config.use_rollout_logprobs or "old_logp" not in needed_columns(algorithm, options, loss_config):
         return False
-    return optimizer_steps > 1 or algorithm.recompute_old_logprobs or terms.recompute_old_logprobs
+    return optimizer_steps > 1 or algorithm.recompute_old_logprobs or loss_config.recompute_old_logprobs
 
 
 def _product(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
@@ -206,7 +214,7 @@ def _counts(selected: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
     }
 
 
-def _spread(advantage: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
+def _advantage_range(advantage: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
     """Mean, largest and smallest over trainable tokens."""
     chosen = advantage[mask]
     if not len(chosen):
@@ -219,8 +227,8 @@ def _spread(advantage: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
 
 
 def _groups(batch: StepBatch) -> dict[str, float]:
-    """Shares of groups that can teach nothing: all rewards equal, or one rollout only."""
+    """Ratio of groups that can teach nothing: all rewards equal, or one rollout only."""
     stats = group_stats_of(batch)
-    kinds = {"zero_std_groups": (stats.votes > 1) & (stats.std == 0), "groups_of_one": stats.votes < 2}
-    shares = {name: stats.share_of_groups(which) for name, which in kinds.items()}
-    return finish({name: Pair(torch.tensor(k), torch.tensor(n)) for name, (k, n) in shares.items()})
+    kinds = {"zero_std_groups": (stats.rollouts > 1) & (stats.std == 0), "groups_of_one": stats.rollouts < 2}
+    ratios = {name: stats.count_groups(which) for name, which in kinds.items()}
+    return finish({name: Pair(torch.tensor(k), torch.tensor(n)) for name, (k, n) in ratios.items()})

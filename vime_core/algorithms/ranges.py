@@ -12,18 +12,18 @@ from vime_core.algorithms.kl import KINDS
 
 _FINITE = sys.float_info.max
 _POSITIVE = (sys.float_info.min, _FINITE, "a number above 0")
-_SHARE = (0.0, 1.0, "a number from 0 to 1")
+_FROM_0_TO_1 = (0.0, 1.0, "a number from 0 to 1")
 _AT_LEAST_0 = (0.0, _FINITE, "a number of at least 0")
 
 #: option -> (least, most, what to give)
 RANGES: Mapping[str, tuple[float, float, str]] = MappingProxyType(
     {
-        "eps_clip": _SHARE,
+        "eps_clip": _FROM_0_TO_1,
         "eps_clip_high": (0.0, math.inf, "a number of at least 0"),
         "eps_clip_c": (math.nextafter(1.0, 2.0), math.inf, "a number above 1"),
         "kl_coef": _AT_LEAST_0,
-        "gamma": _SHARE,
-        "lambd": _SHARE,
+        "gamma": _FROM_0_TO_1,
+        "lambd": _FROM_0_TO_1,
         "value_clip": _POSITIVE,
         "tau_pos": _POSITIVE,
         "tau_neg": _POSITIVE,

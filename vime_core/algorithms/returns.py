@@ -29,19 +29,19 @@ def discounted(x: torch.Tensor, mask: torch.Tensor, seg: torch.Tensor, decay: fl
     for start, end in pairwise(ends):  # all samples at once, from the last token backwards
         at = order[start:end]
         y[at] += decay * y[at + 1]
-    return _placed(y, mask)
+    return _to_axis(y, mask)
 
 
 def following(x: torch.Tensor, mask: torch.Tensor, seg: torch.Tensor) -> torch.Tensor:
     """x at the sample's next trainable token, 0 after the last. x, mask, seg: [R]."""
     moved = x[mask].double().roll(-1)
-    return _placed(torch.where(steps_left(mask, seg) > 0, moved, torch.zeros_like(moved)), mask)
+    return _to_axis(torch.where(steps_left(mask, seg) > 0, moved, torch.zeros_like(moved)), mask)
 
 
 def at_last(per_sample: torch.Tensor, mask: torch.Tensor, seg: torch.Tensor) -> torch.Tensor:
     """A number per sample [N], put on the sample's last trainable token."""
-    spread = per_sample[seg[mask]].double()
-    return _placed(torch.where(steps_left(mask, seg) == 0, spread, torch.zeros_like(spread)), mask)
+    at_tokens = per_sample[seg[mask]].double()
+    return _to_axis(torch.where(steps_left(mask, seg) == 0, at_tokens, torch.zeros_like(at_tokens)), mask)
 
 
 def gae(
@@ -52,7 +52,7 @@ def gae(
     ``delta_t = r_t + gamma V_next - V_t``, ``A_t = delta_t + gamma lambd A_next``, return = A + V; V after the last
     trainable token is 0, also for a truncated response. reward, values, mask, seg: [R].
     """
-    v = _placed(values[mask].double(), mask)
+    v = _to_axis(values[mask].double(), mask)
     advantage = discounted(reward.double() + gamma * following(v, mask, seg) - v, mask, seg, gamma * lambd)
     return advantage, advantage + v
 
@@ -73,7 +73,7 @@ def kl_penalty(batch: StepBatch, mask: torch.Tensor, options: Mapping[str, Any])
 def reward_kl(batch: StepBatch, mask: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
     """[R] the estimate ``kl_estimator`` of the KL to the reference from ``old_logp - ref_logp``."""
     gap = batch.t("old_logp")[mask].double() - batch.t("ref_logp")[mask].double()
-    return _placed(kl_estimate(gap, options["kl_estimator"]), mask)
+    return _to_axis(kl_estimate(gap, options["kl_estimator"]), mask)
 
 
 def steps_left(mask: torch.Tensor, seg: torch.Tensor) -> torch.Tensor:
@@ -82,6 +82,6 @@ def steps_left(mask: torch.Tensor, seg: torch.Tensor) -> torch.Tensor:
     return torch.repeat_interleave(torch.cumsum(counts, 0), counts) - 1 - torch.arange(int(counts.sum()))
 
 
-def _placed(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _to_axis(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """[S] -> [R]: back to the response axis, 0 at masked tokens."""
     return torch.zeros(len(mask), dtype=torch.float64).masked_scatter_(mask, x)

@@ -82,13 +82,13 @@ class SamplerRatio:
         """Over trainable tokens; NaN without any. x: [R] numbers or bools."""
         return float(x[self.mask].double().mean())
 
-    def share_of_samples(self, hit: torch.Tensor) -> float:
-        """Share of samples with a trainable token that have one in ``hit`` [R]."""
+    def sample_ratio(self, hit: torch.Tensor) -> float:
+        """Ratio of samples with a trainable token that have one in ``hit`` [R]."""
         every, some = (len(torch.unique(self.seg[x])) for x in (self.mask, self.mask & hit))
         return some / every if every else float("nan")
 
 
-def effective_share(weight: torch.Tensor) -> float:
-    """Effective sample size of the weights, as a share: ``(sum w)^2 / (n sum w^2)``; NaN if all are 0. weight: [n]."""
+def effective_sample_ratio(weight: torch.Tensor) -> float:
+    """Effective sample size over the number of weights: ``(sum w)^2 / (n sum w^2)``; NaN if all are 0. weight: [n]."""
     w = weight.double()
     return float(w.sum().square() / (len(w) * w.square().sum()))

@@ -24,12 +24,15 @@ def overlong_penalty(lengths: torch.Tensor, longest: int, buffer: int, factor: f
     return factor * (-(lengths.double() - (longest - buffer)) / buffer).clamp(max=0.0)
 
 
-def shape_rewards(batch: StepBatch, terms: LossConfig) -> tuple[StepBatch, Metrics]:
+def shape_rewards(batch: StepBatch, loss_config: LossConfig) -> tuple[StepBatch, Metrics]:
     """(the batch with penalties in its rewards, their mean over scored samples)."""
-    if not terms.overlong_buffer_len:
+    if not loss_config.overlong_buffer_len:
         return batch, {}
     penalty = overlong_penalty(
-        batch.t("response_lengths"), terms.max_response_len, terms.overlong_buffer_len, terms.overlong_penalty_factor
+        batch.t("response_lengths"),
+        loss_config.max_response_len,
+        loss_config.overlong_buffer_len,
+        loss_config.overlong_penalty_factor,
     )
     scored = penalty[torch.isfinite(batch.t("reward"))]
     metrics = {"overlong_penalty": float(scored.mean())} if len(scored) else {}
@@ -62,7 +65,7 @@ def require_finite(batch: StepBatch, mask: torch.Tensor, columns: Mapping[str, t
 
 
 def shape_advantages(
-    batch: StepBatch, advantage: torch.Tensor, mask: torch.Tensor, terms: LossConfig
+    batch: StepBatch, advantage: torch.Tensor, mask: torch.Tensor, loss_config: LossConfig
 ) -> tuple[torch.Tensor, Metrics]:
     """Whitened if asked for; then the teacher's term ``- coef * (old_logp - teacher_logp)``, which whitening would
     rescale away.
@@ -74,11 +77,11 @@ def shape_advantages(
         ([R] float32, metric ``opd_reverse_kl``: token mean of ``old_logp - teacher_logp``, wherever there is a
         teacher: an algorithm may read it, too).
     """
-    if terms.normalize_advantages:
+    if loss_config.normalize_advantages:
         advantage = whiten(advantage, mask)
     if "teacher_logp" not in batch.extra or batch.old_logp is None:
         return advantage, {}
     gap = torch.zeros_like(advantage)
     gap[mask] = batch.t("old_logp")[mask] - batch.t("teacher_logp")[mask]
     metrics = {"opd_reverse_kl": float(gap[mask].double().mean())} if mask.any() else {}
-    return advantage - terms.opd_kl_coef * gap, metrics
+    return advantage - loss_config.opd_kl_coef * gap, metrics

@@ -37,7 +37,7 @@ class DeviceSharing:
         """Make room for engines that are about to load. started: the trainer's setup on its way.
 
         Returns:
-            Places of the trainer ranks that the engines share; none if they share none.
+            Placements of the trainer ranks that the engines share; none if they share none.
         """
         return ()
 
@@ -66,7 +66,7 @@ class SharedDevices(DeviceSharing):
 
     Args:
         sleep_level: what engines do while it is the trainer's turn; None: they stay awake.
-        parks: the trainer's memory goes out while it is the engines' turn.
+        offloads: the trainer's memory goes out while it is the engines' turn.
         timed: a context in which the time to hand devices over is counted.
     """
 
@@ -74,20 +74,20 @@ class SharedDevices(DeviceSharing):
         self,
         trainer: TrainerGroup,
         sleep_level: int | None,
-        parks: bool,
+        offloads: bool,
         timed: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        self._trainer, self._level, self._parks, self._timed = trainer, sleep_level, parks, timed
+        self._trainer, self._level, self._offloads, self._timed = trainer, sleep_level, offloads, timed
         self._engines: EngineGroup | None = None
         self._awake: set[Tag] = set()
-        self._there: set[Part] = set(PARTS)
+        self._on_device: set[Part] = set(PARTS)
         self._freed: dict[Part, int] = {}
 
     def before_engines(self, started: Sequence[Any]) -> Sequence[NodePlacement]:
-        if self._parks:
+        if self._offloads:
             self._trainer.finish_setup(started)
             self._hold(())
-        return self._trainer.places()
+        return self._trainer.placements()
 
     def engines_are_up(self, engines: EngineGroup) -> None:
         self._engines, self._awake = engines, set(TAGS)
@@ -110,7 +110,7 @@ class SharedDevices(DeviceSharing):
         self._wake("weights")
 
     def metrics(self) -> Mapping[str, float]:
-        return {"perf/offload_bytes": float(sum(self._freed.values()))} if self._parks else {}
+        return {"perf/offload_bytes": float(sum(self._freed.values()))} if self._offloads else {}
 
     # moves ---------------------------------------------------------------------------------------------------
     def _trainers_turn(self, level: int | None) -> None:
@@ -136,18 +136,18 @@ class SharedDevices(DeviceSharing):
 
     def _hold(self, parts: Sequence[Part]) -> None:
         """The trainer has ``parts`` on the device, and nothing else; what goes makes room for what comes."""
-        if not self._parks:
+        if not self._offloads:
             return
         for part in PARTS:
-            if part in self._there and part not in parts:
+            if part in self._on_device and part not in parts:
                 with self._timed():
                     self._freed[part] = self._trainer.offload([part])
-                    self._there.discard(part)
-        coming = [part for part in parts if part not in self._there]
+                    self._on_device.discard(part)
+        coming = [part for part in parts if part not in self._on_device]
         if coming:
             with self._timed():
                 self._trainer.onload(coming)
-                self._there.update(coming)
+                self._on_device.update(coming)
 
 
 def device_sharing_of(

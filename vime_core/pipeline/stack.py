@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from vime_core.api.errors import ConfigError
 from vime_core.pipeline.device_sharing import DeviceSharing, device_sharing_of
 from vime_core.pipeline.rollout_handle import RolloutHandle
-from vime_core.pipeline.saving import layout
 from vime_core.pipeline.schedule import Schedule, schedule
 from vime_core.pipeline.trainer_group import TrainerGroup
 from vime_core.runtime.cluster import cluster
@@ -32,7 +31,7 @@ ENDING = 10.0
 
 
 @dataclass
-class Stack:
+class RunStack:
     """The running parts of a stage. ``engines`` and ``sync`` are None where nothing is generated."""
 
     trainer: TrainerGroup
@@ -55,7 +54,7 @@ class Stack:
 @contextlib.contextmanager
 def stack(
     config: Config, plugins: Any, logs: Path, check: Check, clock: PhaseClock, losses: Path | None = None
-) -> Iterator[Stack]:
+) -> Iterator[RunStack]:
     """Start Ray, rollout worker, trainer ranks and engines; end all of them.
 
     Args:
@@ -70,7 +69,7 @@ def stack(
     if folder is None:
         raise ConfigError("no model: give --hf-checkpoint")
     resume = checkpoint.find(config.model.load, config.model.ckpt_step) if config.model.load else None
-    meta = checkpoint.check_layout(resume, layout(config)) if resume else None
+    meta = checkpoint.check_layout(resume, checkpoint.layout_of(config)) if resume else None
     config = _with_sync(config, device, plugins)
     with cluster(config, device, logs), contextlib.ExitStack() as ending:
         rollout = RolloutHandle.launch(config, device, plugins, meta["data"] if meta else None, check)
@@ -88,7 +87,7 @@ def stack(
             turns.engines_are_up(engines)
             rollout.connect(engines.client_spec, teacher.wait(check) if teacher is not None else None)
         sync = _sync(config, plugins, trainer, engines, ending) if engines is not None else None
-        yield Stack(trainer, rollout, engines, sync, plan, turns)
+        yield RunStack(trainer, rollout, engines, sync, plan, turns)
 
 
 def _engines(
@@ -99,13 +98,13 @@ def _engines(
     logs: Path,
     ending: contextlib.ExitStack,
     check: Check,
-    places: Sequence[NodePlacement],
+    placements: Sequence[NodePlacement],
 ) -> Any | None:
     if not config.needs_engines:
         return None
     from vime_core.inference.group import EngineGroup
 
-    engines = EngineGroup.start(config, device, folder, plugins, logs, check, places)
+    engines = EngineGroup.start(config, device, folder, plugins, logs, check, placements)
     ending.callback(engines.shutdown, ENDING)
     return engines
 

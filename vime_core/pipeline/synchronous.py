@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vime_core.observe.phases import PhaseClock
     from vime_core.observe.recorder import Recorder
     from vime_core.pipeline.rollout_handle import Rollout
-    from vime_core.pipeline.stack import Stack
+    from vime_core.pipeline.stack import RunStack
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Loop:
     """One stage's run. ``check`` raises when the user asked to stop."""
 
     config: Config
-    stack: Stack
+    stack: RunStack
     recorder: Recorder
     clock: PhaseClock
     plugins: Any

@@ -56,7 +56,7 @@ class TrainerGroup:
         self.info = infos[0]
         return self.info
 
-    def places(self) -> list[NodePlacement]:
+    def placements(self) -> list[NodePlacement]:
         """Where each rank lives."""
         return self._all("place", self.config.cluster.start_timeout_secs, "places of the trainer ranks")
 

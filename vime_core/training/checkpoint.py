@@ -21,6 +21,8 @@ from vime_core.api.errors import CheckpointError
 if TYPE_CHECKING:
     import torch
 
+    from vime_core.config.sections import Config
+
 _NAME = re.compile(r"step_(\d{8})$")
 
 
@@ -82,6 +84,19 @@ def find(root: str, step: int | None) -> Path:
 
 def read_meta(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "meta.json").read_text())
+
+
+def layout_of(config: Config) -> dict[str, int]:
+    """What the rank files depend on."""
+    m = config.megatron
+    return {
+        "ranks": config.trainer_ranks,
+        "tensor": m.tensor_model_parallel_size,
+        "pipeline": m.pipeline_model_parallel_size,
+        "context": m.context_parallel_size,
+        "expert": m.expert_model_parallel_size,
+        "distributed_optimizer": int(m.use_distributed_optimizer),
+    }
 
 
 def check_layout(folder: Path, layout: Mapping[str, int]) -> dict[str, Any]:

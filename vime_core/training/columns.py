@@ -30,7 +30,7 @@ class Columns:
     which let them run the same whole-step code."""
 
     passes: LogprobRunner
-    companions: ReferenceModels
+    reference_models: ReferenceModels
     critic: Critic | None = None
 
     def fill(
@@ -43,11 +43,11 @@ class Columns:
             old_logp: the policy's own log-probs are wanted before the stages.
         """
         times: dict[str, float] = {}
-        for name, column in self.companions.columns():
+        for name, column in self.reference_models.columns():
             clock = time.monotonic()
             # a teacher's experts are others than the policy's; the reference's are former ones of the policy
             own = self.passes.replay.off() if name == TEACHER else nullcontext()
-            with self.companions.sets.use(name), own:
+            with self.reference_models.sets.use(name), own:
                 batch = batch.with_columns(**{column: self._whole(batch, self.passes.logprobs(batch, mine))})
             times[f"perf/{name}_log_probs_time"] = time.monotonic() - clock
         if self.critic is not None:

@@ -15,10 +15,11 @@ import torch
 
 from vime_core.api.errors import CheckpointError, TrainerError
 from vime_core.training.critic_loss import micro_value_loss, value_quality
-from vime_core.training.forward_backward import ForwardBackward, Micro
+from vime_core.training.forward_backward import ForwardBackward
+from vime_core.training.micro_batch import MicroBatch
 from vime_core.training.model import MegatronModel
 from vime_core.training.optimizer import Optimizer, mean_of_steps
-from vime_core.training.value_head import CriticHead, response_values
+from vime_core.training.value_head import CriticOutput, response_values
 
 if TYPE_CHECKING:
     from vime_core.algorithms.metrics import Pair
@@ -38,7 +39,7 @@ _Metrics = Mapping[str, float]
 class Critic:
     """Build it with :meth:`build`. Every method but loading and ``state`` is a collective of all trainer ranks."""
 
-    sweep: ForwardBackward
+    runner: ForwardBackward
     optimizer: Optimizer
 
     @classmethod
@@ -55,7 +56,7 @@ class Critic:
             ConfigError, CheckpointError: the folder does not fit, as in :class:`MegatronModel`.
         """
         source = config.model.critic_load or folder
-        model = MegatronModel.build(config, device, source, trainable=True, head=CriticHead())
+        model = MegatronModel.build(config, device, source, trainable=True, output_layer=CriticOutput())
         model.load_hf()
         rate = config.megatron.lr if config.model.critic_lr is None else config.model.critic_lr
         optimizer = Optimizer.build(config.replace("megatron", lr=rate), model.chunks, total_steps)
@@ -63,7 +64,7 @@ class Critic:
 
     @property
     def model(self) -> MegatronModel:
-        return self.sweep.model
+        return self.runner.model
 
     def values(self, batch: StepBatch, micro_batches: Sequence[Sequence[int]]) -> torch.Tensor | None:
         """[R] float32 on the CPU: the value of the state before each response token, gathered over data and context
@@ -77,11 +78,11 @@ class Critic:
         """
         self._check_tokens(batch)
 
-        def finish(micro: Micro, values: torch.Tensor) -> tuple[torch.Tensor, Any]:
-            return values[:0].sum(), (micro.places, values.detach(), micro.alive)
+        def finish(micro: MicroBatch, values: torch.Tensor) -> tuple[torch.Tensor, Any]:
+            return values[:0].sum(), (micro.positions, values.detach(), micro.is_dummy)
 
-        parts = self.sweep.through(batch, micro_batches, _values, finish, gradient=False)
-        return self.sweep.gather(batch.response_tokens, parts)
+        parts = self.runner.through(batch, micro_batches, _values, finish, gradient=False)
+        return self.runner.gather(batch.response_tokens, parts)
 
     def train(
         self, batch: StepBatch, plans: Sequence[BatchPlan], prepared: Prepared, value_clip: float
@@ -98,7 +99,7 @@ class Critic:
             raise TrainerError("a critic is trained on returns, and the algorithm gave none (see Advantages)")
         old, returns = batch.t("values"), prepared.returns
         done = [self._update(prepared, plan, (old, returns), value_clip) for plan in plans]
-        found = value_quality(old, returns, prepared.mask) if self.sweep.layout.is_last_stage else {}
+        found = value_quality(old, returns, prepared.mask) if self.runner.layout.is_last_stage else {}
         return {f"train/{name}": value for name, value in found.items()} | _named(mean_of_steps(done))
 
     def _update(self, prepared: Prepared, plan: BatchPlan, columns: Sequence[torch.Tensor], clip: float) -> _Metrics:
@@ -108,14 +109,14 @@ class Critic:
         self.optimizer.zero_grad()
         whole = (*columns, prepared.weight(plan.samples).float(), prepared.mask)
 
-        def loss(micro: Micro, values: torch.Tensor) -> tuple[torch.Tensor, Mapping[str, Pair]]:
-            places = micro.places if micro.alive else micro.places[:0]
-            old, returns, weight, mask = (column[places].to(values.device) for column in whole)
-            return micro_value_loss(values[: len(places)], old, returns, weight, mask, clip)
+        def loss(micro: MicroBatch, values: torch.Tensor) -> tuple[torch.Tensor, Mapping[str, Pair]]:
+            positions = micro.positions[:0] if micro.is_dummy else micro.positions
+            old, returns, weight, mask = (column[positions].to(values.device) for column in whole)
+            return micro_value_loss(values[: len(positions)], old, returns, weight, mask, clip)
 
-        micro_batches = plan.micro_batches[self.sweep.layout.dp_rank]
-        parts = self.sweep.through(prepared.batch, micro_batches, _values, loss, gradient=True)
-        return {**self.sweep.total(parts), **self.optimizer.step()}
+        micro_batches = plan.micro_batches[self.runner.layout.dp_rank]
+        parts = self.runner.through(prepared.batch, micro_batches, _values, loss, gradient=True)
+        return {**self.runner.total(parts), **self.optimizer.step()}
 
     def _check_tokens(self, batch: StepBatch) -> None:
         largest = int(batch.tokens.max())
@@ -128,7 +129,7 @@ class Critic:
     # checkpoints ---------------------------------------------------------------------------------------------
     def tensors(self, optimizer: bool = True) -> dict[str, torch.Tensor]:
         """What this rank keeps, by stable names: weights, and with ``optimizer`` its state."""
-        self.model.settle()
+        self.model.wait_param_gather()
         found = self.model.tensors() | (self.optimizer.tensors() if optimizer else {})
         return {_PREFIX + name: tensor for name, tensor in found.items()}
 
@@ -174,5 +175,5 @@ def _named(metrics: _Metrics) -> dict[str, float]:
     return {f"train/{name}": x for name, x in own.items()}
 
 
-def _values(chunk: Any, hidden: torch.Tensor, micro: Micro) -> torch.Tensor:
+def _values(chunk: Any, hidden: torch.Tensor, micro: MicroBatch) -> torch.Tensor:
     return response_values(chunk, hidden, micro.packed)

@@ -26,8 +26,8 @@ def micro_value_loss(
     Returns:
         (scalar that is connected to the graph of ``values`` even where nothing is trainable, pairs).
     """
-    held, old, target = (trainable(mask, x) for x in (values, old_values, returns))
-    each = value_loss(held, old, target, clip)
+    current, old, target = (trainable(mask, x) for x in (values, old_values, returns))
+    each = value_loss(current, old, target, clip)
     total = (trainable(mask, weight) * each.loss).sum()
     pairs = {"value_loss": weighted_pair(total), "value_clipfrac": token_pair(each.clipped, mask)}
     return total + values[:0].sum(), pairs
@@ -40,7 +40,7 @@ def value_quality(values: torch.Tensor, returns: torch.Tensor, mask: torch.Tenso
     if not len(v):
         return {}
     found = {"values/mean": float(v.mean()), "returns/mean": float(g.mean())}
-    spread = g.var(correction=0)
-    if bool((g != g[0]).any()) and float(spread) > 0:
-        found["explained_variance"] = float(1 - (g - v).var(correction=0) / spread)
+    variance = g.var(correction=0)
+    if bool((g != g[0]).any()) and float(variance) > 0:
+        found["explained_variance"] = float(1 - (g - v).var(correction=0) / variance)
     return found

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from vime_core.algorithms.metrics import add_pairs, from_vector, to_vector
 from vime_core.algorithms.metrics import finish as finish_pairs
+from vime_core.training.micro_batch import MicroBatch, pack_micro_batch
 from vime_core.training.output_layer import forward_step, response_logprobs
-from vime_core.training.packed import PackedBatch, pack
 from vime_core.training.replay import Replay
 
 if TYPE_CHECKING:
@@ -27,50 +26,16 @@ if TYPE_CHECKING:
     from vime_core.training.parallel import ParallelLayout
 
 
-@dataclass(frozen=True)
-class Micro:
-    """One micro-batch of this rank.
-
-    Attributes:
-        samples: their indices in the step batch, [n].
-        packed: the packed row.
-        places: [l] places on the step's response axis [R] of the tokens that this rank predicts.
-        alive: False for a stand-in: a rank without samples runs one so that collectives match, and counts none of it.
-    """
-
-    samples: Sequence[int]
-    packed: PackedBatch
-    places: torch.Tensor
-    alive: bool
-
-
-def micro_of(batch: StepBatch, samples: Sequence[int], layout: ParallelLayout, device: torch.device) -> Micro:
-    """Pack ``samples``; an empty list packs the batch's first sample as a stand-in."""
-    alive = bool(samples)
-    chosen = list(samples) if alive else [0]
-    starts, responses = batch.token_starts, batch.response_starts
-    packed = pack(
-        [batch.tokens[starts[i] : starts[i + 1]] for i in chosen],
-        [int(batch.response_lengths[i]) for i in chosen],
-        cp_rank=layout.cp_rank,
-        cp_size=layout.cp_size,
-        pad_multiple=layout.pad_multiple,
-    )
-    axis = np.concatenate([np.arange(responses[i], responses[i + 1]) for i in chosen])
-    places = torch.from_numpy(axis)[packed.response_index]
-    return Micro(chosen, packed.to(device), places, alive)
-
-
 #: what the last stage makes of a micro-batch's final hidden states: (chunk, hidden states, micro-batch) -> what its
 #: Finish gets
-Read = Callable[[Any, torch.Tensor, Micro], Any]
+Read = Callable[[Any, torch.Tensor, MicroBatch], Any]
 #: what the last stage does with it: (loss, anything to collect)
-Finish = Callable[[Micro, Any], tuple[torch.Tensor, Any]]
+Finish = Callable[[MicroBatch, Any], tuple[torch.Tensor, Any]]
 
 
 @dataclass(frozen=True)
 class ForwardBackward:
-    """Takes micro-batches through one model, whatever its head is. ``replay`` may choose the experts of its layers."""
+    """Takes micro-batches through one model, whatever its output layer is. ``replay`` may choose its experts."""
 
     model: MegatronModel
     layout: ParallelLayout
@@ -83,7 +48,7 @@ class ForwardBackward:
         """What ``finish`` collected, a value a micro-batch, on the last pipeline stage; [] elsewhere."""
         from megatron.core.pipeline_parallel import get_forward_backward_func
 
-        def step(micros: Iterator[Micro], chunk: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
+        def step(micros: Iterator[MicroBatch], chunk: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
             micro = next(micros)
             with self.replay.within(micro):
                 output = forward_step(chunk, micro.packed)
@@ -94,7 +59,7 @@ class ForwardBackward:
 
             return output, loss
 
-        micros = (micro_of(batch, samples, self.layout, self.device) for samples in micro_batches)
+        micros = (pack_micro_batch(batch, samples, self.layout, self.device) for samples in micro_batches)
         longest = int(batch.total_lengths.max())
         with torch.set_grad_enabled(gradient), self.replay.over(batch, gradient=gradient):
             return get_forward_backward_func()(
@@ -108,16 +73,16 @@ class ForwardBackward:
             )
 
     def gather(self, tokens: int, parts: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> torch.Tensor | None:
-        """Values that ranks hold at their own places, on the whole response axis [tokens], on the CPU."""
+        """Values that ranks hold at their own positions, on the whole response axis [tokens], on the CPU."""
         if not self.layout.is_last_stage:
             return None
         from megatron.core import parallel_state
 
         full = torch.zeros(tokens, dtype=torch.float32, device=self.device)
-        for places, values, alive in parts:
-            if alive:
-                full[places.to(self.device)] = values.float()
-        # Every place is filled by exactly one rank, so the sum is a gather, to the bit.
+        for positions, values, is_dummy in parts:
+            if not is_dummy:
+                full[positions.to(self.device)] = values.float()
+        # Every position is filled by exactly one rank, so the sum is a gather, to the bit.
         torch.distributed.all_reduce(full, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
         return full.cpu()
 
@@ -154,15 +119,15 @@ class LogprobRunner(ForwardBackward):
         gradient: bool,
         entropy: bool = False,
         temperature: float | None = None,
-        named: torch.Tensor | None = None,
+        topk_ids: torch.Tensor | None = None,
     ) -> list[Any]:
         """As :meth:`through`; ``finish`` gets the :class:`ResponseLogprobs` of its micro-batch, with those of the
-        tokens ``named`` [R, k] int64 too."""
-        kelvin = self.temperature if temperature is None else temperature
+        tokens ``topk_ids`` [R, k] int64 too."""
+        divisor = self.temperature if temperature is None else temperature
 
-        def read(chunk: Any, hidden: torch.Tensor, micro: Micro) -> ResponseLogprobs:
-            ids = None if named is None else named[micro.places].to(self.device)
-            return response_logprobs(chunk, hidden, micro.packed, kelvin, self.chunk_size, entropy, ids)
+        def read(chunk: Any, hidden: torch.Tensor, micro: MicroBatch) -> ResponseLogprobs:
+            ids = None if topk_ids is None else topk_ids[micro.positions].to(self.device)
+            return response_logprobs(chunk, hidden, micro.packed, divisor, self.chunk_size, entropy, ids)
 
         return self.through(batch, micro_batches, read, finish, gradient=gradient)
 
@@ -171,8 +136,8 @@ class LogprobRunner(ForwardBackward):
     ) -> torch.Tensor | None:
         """[R] log-probs of the whole step, gathered over data and context ranks; None before the last stage."""
 
-        def finish(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, Any]:
-            return logprobs.logp.sum() * 0, (micro.places, logprobs.logp.detach(), micro.alive)
+        def finish(micro: MicroBatch, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, Any]:
+            return logprobs.logp.sum() * 0, (micro.positions, logprobs.logp.detach(), micro.is_dummy)
 
         parts = self.run(batch, micro_batches, finish, gradient=False, temperature=temperature)
         return self.gather(batch.response_tokens, parts)

@@ -27,7 +27,7 @@ class TrainerMemory:
 
     def __init__(self, device: DeviceBackend, trained: Sequence[tuple[MegatronModel, Optimizer]]) -> None:
         self._device, self._trained = device, list(trained)
-        self._parked: dict[Part, Offload] = {
+        self._offloads: dict[Part, Offload] = {
             part: Offload(device.empty_cache, pin=device.pins_memory) for part in PARTS
         }
 
@@ -38,23 +38,23 @@ class TrainerMemory:
         """
         freed = 0
         self._device.synchronize()
-        if "rest" in parts and not self._parked["rest"].away:
+        if "rest" in parts and not self._offloads["rest"].away:
             for _, optimizer in self._trained:
                 optimizer.zero_grad()  # its own copies of gradients, which the next step makes anew
-            freed += self._parked["rest"].out(self._optimizer(), drop=self._gradients(), spare=self._weights())
-        if "weights" in parts and not self._parked["weights"].away:
-            freed += self._parked["weights"].out(self._weights())
+            freed += self._offloads["rest"].out(self._optimizer(), drop=self._gradients(), spare=self._weights())
+        if "weights" in parts and not self._offloads["weights"].away:
+            freed += self._offloads["weights"].out(self._weights())
         return freed
 
     def onload(self, parts: Collection[Part] = PARTS) -> int:
         """Take the memory of ``parts`` again, with its values; bytes taken. What is there stays as it is."""
-        taken = sum(self._parked[part].back() for part in PARTS if part in parts)
+        taken = sum(self._offloads[part].back() for part in PARTS if part in parts)
         self._device.synchronize()
         return taken
 
     def require(self, *parts: Part) -> None:
         """Raises TrainerError if one of ``parts`` is away: its tensors hold nothing."""
-        away = [part for part in parts if self._parked[part].away]
+        away = [part for part in parts if self._offloads[part].away]
         if away:
             names = {"weights": "weights", "rest": "optimizer and gradients"}
             raise TrainerError(
@@ -67,7 +67,7 @@ class TrainerMemory:
         return self._here(tensor for model, _ in self._trained for tensor in model.tensors().values())
 
     def _optimizer(self) -> Iterator[torch.Tensor]:
-        """In float32 main parameters are the weights, or views of them; whoever parks these spares those."""
+        """In float32 main parameters are the weights, or views of them; whoever offloads these spares those."""
         return self._here(tensor for _, optimizer in self._trained for tensor in optimizer.tensors().values())
 
     def _gradients(self) -> Iterator[torch.Tensor]:

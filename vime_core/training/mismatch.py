@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_share
+from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_sample_ratio
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
@@ -61,7 +61,7 @@ def distances(ratio: SamplerRatio) -> dict[str, float]:
         "mismatch_kl": float(-log.mean()),
         "mismatch_k3_kl": float((rho - 1 - log).mean()),
         "mismatch_chi2_token": float(rho.square().mean() - 1),
-        "mismatch_ess": effective_share(rho),
+        "mismatch_ess": effective_sample_ratio(rho),
         "mismatch_log_ppl_diff": float(gap.mean()),
         "mismatch_ppl_ratio": float(gap.exp().mean()),
         "mismatch_chi2_seq": float((2 * ratio.bounded_sums[some]).exp().mean() - 1),

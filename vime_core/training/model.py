@@ -1,7 +1,8 @@
 """A Hugging Face checkpoint as a Megatron model on this rank's share of the layout.
 
-Built from mbridge's provider with three changes: the output layer is late (``head.py``), rotary frequencies are Hugging
-Face's, and gradients are plain sums, so that a loss whose weights were counted over the whole step needs no undoing.
+Built from mbridge's provider with three changes: the output layer is deferred (``output_layer.py``), rotary frequencies
+are Hugging Face's, and gradients are plain sums, so that a loss whose weights were counted over the whole step needs no
+undoing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from megatron.core.utils import unwrap_model
 from vime_core.api.errors import CheckpointError
 from vime_core.training.models.bridge import Exporter, make_bridge, set_rotary
 from vime_core.training.models.hf_files import copy_companions, write_weights
-from vime_core.training.output_layer import Head, LanguageHead
+from vime_core.training.output_layer import LanguageModelOutput, OutputLayer
 
 if TYPE_CHECKING:
     from megatron.core.transformer import TransformerConfig
@@ -49,31 +50,42 @@ class MegatronModel:
     """
 
     def __init__(
-        self, bridge: Any, chunks: list[torch.nn.Module], device: DeviceBackend, hf_folder: str, head: Head
+        self,
+        bridge: Any,
+        chunks: list[torch.nn.Module],
+        device: DeviceBackend,
+        hf_folder: str,
+        output_layer: OutputLayer,
     ) -> None:
         self.chunks = chunks
         self.hf_folder = hf_folder
         self.vocab_size: int = bridge.hf_config.vocab_size
         self.tconfig: TransformerConfig = bridge.config
-        self._bridge, self._head = bridge, head
+        self._bridge, self._output_layer = bridge, output_layer
         self._exporter = Exporter(bridge, self.modules, device.torch_device())
 
     @classmethod
     def build(
-        cls, config: Config, device: DeviceBackend, hf_folder: str, *, trainable: bool, head: Head | None = None
+        cls,
+        config: Config,
+        device: DeviceBackend,
+        hf_folder: str,
+        *,
+        trainable: bool,
+        output_layer: OutputLayer | None = None,
     ) -> MegatronModel:
         """Build for this rank (after ``init_parallel``); weights are not loaded yet. Collective.
 
         Args:
-            head: what comes behind the last layer; default: the checkpoint's output layer.
+            output_layer: what comes behind the last layer; default: the checkpoint's output layer.
 
         Raises:
             ConfigError: unknown model type, or a layout that the model cannot be cut into.
         """
-        head = head or LanguageHead()
+        output_layer = output_layer or LanguageModelOutput()
         bridge = make_bridge(config, device, hf_folder)
-        head.adapt(bridge)
-        modules = [_build_chunk(bridge, stage, head) for stage in _virtual_stages()]
+        output_layer.adapt(bridge)
+        modules = [_build_chunk(bridge, stage, output_layer) for stage in _virtual_stages()]
         bridge.config.finalize_model_grads_func = sum_gradients
         for module in modules:
             module.to(device.torch_device())
@@ -83,7 +95,7 @@ class MegatronModel:
             chunks = [Float16Module(bridge.config, chunk) for chunk in chunks]
         if trainable:
             chunks = _data_parallel(config, bridge.config, chunks)
-        return cls(bridge, chunks, device, hf_folder, head)
+        return cls(bridge, chunks, device, hf_folder, output_layer)
 
     @property
     def modules(self) -> list[Any]:
@@ -100,11 +112,11 @@ class MegatronModel:
         source = folder or self.hf_folder
         try:
             with torch.no_grad():
-                self._head.load(self._bridge, self.modules, source)
+                self._output_layer.load(self._bridge, self.modules, source)
         except (KeyError, ValueError, AssertionError, OSError) as error:
             raise CheckpointError(f"cannot load weights from {source}: {type(error).__name__}: {error}") from error
 
-    def settle(self) -> None:
+    def wait_param_gather(self) -> None:
         """Gather the parameters that ``overlap_param_gather`` leaves to the next training pass, so that whoever reads
         or swaps weights has all of them. Collective; nothing to do without that option."""
         for chunk in self.chunks:
@@ -162,14 +174,14 @@ def _virtual_stages() -> Sequence[int | None]:
     return [None] if size is None else range(size)
 
 
-def _build_chunk(bridge: Any, stage: int | None, head: Head) -> Any:
+def _build_chunk(bridge: Any, stage: int | None, output_layer: OutputLayer) -> Any:
     first = parallel_state.is_pipeline_first_stage(ignore_virtual=stage is None, vp_stage=stage)
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=stage is None, vp_stage=stage)
     module = bridge._model_provider([])(pre_process=first, post_process=last, vp_stage=stage)
     module.vp_stage = stage
     set_rotary(module, bridge.hf_config)
     if last:
-        head.install(module, bridge)
+        output_layer.install(module, bridge)
     for parameter in module.parameters():
         tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
     return module

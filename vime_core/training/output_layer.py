@@ -1,8 +1,8 @@
 """Forward through the decoder, and the output layer only where a response token is predicted.
 
-The model's output layer becomes a :class:`LateHead`, which hands hidden states through instead of making logits. So
-``forward_step`` gives the pipeline schedule hidden states on every stage, and in the loss closure ``response_logprobs``
-applies the output layer to the rows that predict response tokens: prompt tokens cost no vocabulary-sized work.
+The model's output layer becomes a :class:`DeferredOutputLayer`, which hands hidden states through instead of making
+logits. So ``forward_step`` gives the pipeline schedule hidden states on every stage, and in the loss closure
+``response_logprobs`` applies the output layer to the rows that predict response tokens: prompt tokens cost no vocabulary-sized work.
 
     def step(iterator, chunk):
         packed = next(iterator)
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vime_core.training.packed import PackedBatch
 
 
-class Head(Protocol):
+class OutputLayer(Protocol):
     """What a model has behind its last layer, and how it gets there."""
 
     def adapt(self, bridge: Any) -> None:
@@ -44,7 +44,7 @@ class Head(Protocol):
         """Change a GPTModel of the last stage, before it is wrapped."""
 
     def load(self, bridge: Any, models: Sequence[Any], folder: str) -> None:
-        """Weights of body and head from a Hugging Face folder. Collective, without gradient."""
+        """Weights of body and output layer from a Hugging Face folder. Collective, without gradient."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class ResponseLogprobs:
     Attributes:
         logp: [l] float32, natural log, with gradient.
         entropy: [l] float32 nats, with gradient, or None.
-        named: [l, k] float32 log-probs of further tokens at the same places, with gradient, or None.
+        topk_logprobs: [l, k] float32 log-probs of further tokens at the same positions, with gradient, or None.
     """
 
     logp: torch.Tensor
     entropy: torch.Tensor | None
-    named: torch.Tensor | None = None
+    topk_logprobs: torch.Tensor | None = None
 
 
-class LateHead(ColumnParallelLinear):
+class DeferredOutputLayer(ColumnParallelLinear):
     """A column-parallel linear that waits: its forward returns its input."""
 
     vocab_size: int
@@ -71,25 +71,25 @@ class LateHead(ColumnParallelLinear):
         return input_, None
 
 
-def install_late_head(model: Any, vocab_size: int) -> None:
-    """Make the output layer of a last-stage GPTModel late. The layer keeps its class's state, parameters and their
+def defer_output_layer(model: Any, vocab_size: int) -> None:
+    """Defer the output layer of a last-stage GPTModel. The layer keeps its class's state, parameters and their
     names; only its forward changes, so checkpoints, tying and gradients are Megatron's own.
 
     Args:
         vocab_size: real entries of the vocabulary; the rest of the layer's rows are padding.
     """
-    model.output_layer.__class__ = LateHead
+    model.output_layer.__class__ = DeferredOutputLayer
     model.output_layer.vocab_size = vocab_size
 
 
-class LanguageHead:
-    """The head strategy of a language model: its own output layer, late."""
+class LanguageModelOutput:
+    """A language model's own output layer, deferred."""
 
     def adapt(self, bridge: Any) -> None:
         pass
 
     def install(self, model: Any, bridge: Any) -> None:
-        install_late_head(model, bridge.hf_config.vocab_size)
+        defer_output_layer(model, bridge.hf_config.vocab_size)
 
     def load(self, bridge: Any, models: Sequence[Any], folder: str) -> None:
         bridge.load_weights(list(models), folder)
@@ -109,29 +109,29 @@ def response_logprobs(
     temperature: float = 1.0,
     chunk_size: int = 1024,
     with_entropy: bool = False,
-    named: torch.Tensor | None = None,
+    topk_ids: torch.Tensor | None = None,
 ) -> ResponseLogprobs:
     """Log-probs of this rank's response tokens under ``softmax(logits / temperature)``; last stage only. The same on
     all tensor-parallel ranks. A batch without local response tokens gives empty tensors that still reach the graph.
-    ``named`` [l, k] int64 are ids of further tokens, in the order of ``packed.response_index``."""
+    ``topk_ids`` [l, k] int64 are ids of further tokens, in the order of ``packed.response_index``."""
     model = unwrap_model(model_chunk)
-    head = model.output_layer
-    weight = model.shared_embedding_or_output_weight() if model.share_embeddings_and_output_weights else head.weight
-    rows = _predicting_rows(output_tensor, packed, head).to(weight.dtype)
-    group = head.tp_group if head.tp_group.size() > 1 else None
-    start = head.tp_group.rank() * weight.shape[0]
-    valid = min(max(head.vocab_size - start, 0), weight.shape[0])
-    targets = packed.targets if named is None else torch.cat([packed.targets[:, None], named], dim=1)
+    layer = model.output_layer
+    weight = model.shared_embedding_or_output_weight() if model.share_embeddings_and_output_weights else layer.weight
+    rows = _predicting_rows(output_tensor, packed, layer).to(weight.dtype)
+    group = layer.tp_group if layer.tp_group.size() > 1 else None
+    start = layer.tp_group.rank() * weight.shape[0]
+    valid = min(max(layer.vocab_size - start, 0), weight.shape[0])
+    targets = packed.targets if topk_ids is None else torch.cat([packed.targets[:, None], topk_ids], dim=1)
     shard = VocabShard(start, valid, group)
     logp, entropy = token_logprobs(rows, weight, targets, shard, temperature, chunk_size, with_entropy)
-    if named is None:
+    if topk_ids is None:
         return ResponseLogprobs(logp, entropy)
     return ResponseLogprobs(logp[:, 0], entropy, logp[:, 1:])
 
 
-def _predicting_rows(output_tensor: torch.Tensor, packed: PackedBatch, head: Any) -> torch.Tensor:
+def _predicting_rows(output_tensor: torch.Tensor, packed: PackedBatch, layer: Any) -> torch.Tensor:
     """[1, t, h] -> [l, h], such that gradients come back summed over the vocabulary's shards."""
     hidden = output_tensor[0]
-    if head.sequence_parallel:
-        return gather_from_sequence_parallel_region(hidden, group=head.tp_group).index_select(0, packed.rows)
-    return copy_to_tensor_model_parallel_region(hidden.index_select(0, packed.rows), group=head.tp_group)
+    if layer.sequence_parallel:
+        return gather_from_sequence_parallel_region(hidden, group=layer.tp_group).index_select(0, packed.rows)
+    return copy_to_tensor_model_parallel_region(hidden.index_select(0, packed.rows), group=layer.tp_group)

@@ -23,7 +23,7 @@ from vime_core.training.replay_rows import check_sampled, local_part, sampled_co
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
-    from vime_core.training.forward_backward import Micro
+    from vime_core.training.micro_batch import MicroBatch
 
 
 class Replay:
@@ -39,7 +39,7 @@ class Replay:
         """Around a pass; whatever ends it, nothing of it is left."""
         return nullcontext()
 
-    def within(self, micro: Micro) -> AbstractContextManager[None]:
+    def within(self, micro: MicroBatch) -> AbstractContextManager[None]:
         """Around the forward of one micro-batch in a pass."""
         return nullcontext()
 
@@ -68,7 +68,7 @@ class RouterReplay(Replay):
         self._recomputes = recomputes
         self._batch: StepBatch | None = None
         self._gradient = self._off = False
-        self._micro: Micro | None = None
+        self._micro: MicroBatch | None = None
         self._waiting: dict[int, deque[torch.Tensor]] = defaultdict(deque)
         self._counts = torch.zeros(2, dtype=torch.int64, device=device)
 
@@ -85,7 +85,7 @@ class RouterReplay(Replay):
             self._waiting.clear()
 
     @contextmanager
-    def within(self, micro: Micro) -> Iterator[None]:
+    def within(self, micro: MicroBatch) -> Iterator[None]:
         if self._batch is not None:
             self._enter(self._batch, micro)
         self._micro = micro
@@ -128,18 +128,18 @@ class RouterReplay(Replay):
             raise TrainerError(f"routing replay: layer {layer} is computed again and no micro-batch waits for that")
         return self._waiting[layer].popleft()
 
-    def _count(self, micro: Micro, own: torch.Tensor, chosen: torch.Tensor) -> None:
-        if not micro.alive:
+    def _count(self, micro: MicroBatch, own: torch.Tensor, chosen: torch.Tensor) -> None:
+        if micro.is_dummy:
             return
         real = local_part(micro.packed.tokens, len(own)) >= 0
         differs = (own.sort(dim=-1).values != chosen.sort(dim=-1).values).any(dim=-1) & real
         self._counts += torch.stack([differs.sum(), real.sum()])
 
     # of a source -----------------------------------------------------------------------------------------------
-    def _enter(self, batch: StepBatch, micro: Micro) -> None:
+    def _enter(self, batch: StepBatch, micro: MicroBatch) -> None:
         """A forward begins."""
 
-    def _choice(self, micro: Micro, layer: int, own: torch.Tensor) -> torch.Tensor:
+    def _choice(self, micro: MicroBatch, layer: int, own: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
 
@@ -174,10 +174,10 @@ class SampledReplay(RouterReplay):
         with super().over(batch, gradient=gradient):
             yield
 
-    def _enter(self, batch: StepBatch, micro: Micro) -> None:
+    def _enter(self, batch: StepBatch, micro: MicroBatch) -> None:
         self._rows = sampled_rows(batch, micro, self.layers)
 
-    def _choice(self, micro: Micro, layer: int, own: torch.Tensor) -> torch.Tensor:
+    def _choice(self, micro: MicroBatch, layer: int, own: torch.Tensor) -> torch.Tensor:
         rows = local_part(self._rows[layer], len(own)).to(own.dtype)
         return torch.where(rows < 0, own, rows)
 
@@ -201,8 +201,8 @@ class RecordedReplay(RouterReplay):
         finally:
             self._recording = False
 
-    def _choice(self, micro: Micro, layer: int, own: torch.Tensor) -> torch.Tensor:
-        key = (tuple(micro.samples) if micro.alive else (), layer)
+    def _choice(self, micro: MicroBatch, layer: int, own: torch.Tensor) -> torch.Tensor:
+        key = (() if micro.is_dummy else tuple(micro.samples), layer)
         if self._recording:
             self._records[key] = own.to(torch.int16)  # all of the step's are held at once
         if not self._gradient:

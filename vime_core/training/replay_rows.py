@@ -14,7 +14,7 @@ from vime_core.batch.routing import FREE_CHOICE, ROUTING
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
-    from vime_core.training.forward_backward import Micro
+    from vime_core.training.micro_batch import MicroBatch
 
 
 def check_sampled(batch: StepBatch, layers: Sequence[int], experts: int, topk: int) -> None:
@@ -56,7 +56,7 @@ def sampled_column(batch: StepBatch) -> np.ndarray:
     return batch.extra[ROUTING][1]
 
 
-def sampled_rows(batch: StepBatch, micro: Micro, layers: Sequence[int]) -> dict[int, torch.Tensor]:
+def sampled_rows(batch: StepBatch, micro: MicroBatch, layers: Sequence[int]) -> dict[int, torch.Tensor]:
     """Layer -> [t, topk] int16 for the t local rows of the micro-batch; FREE_CHOICE in padding and where the batch says
     so.
 
@@ -64,8 +64,8 @@ def sampled_rows(batch: StepBatch, micro: Micro, layers: Sequence[int]) -> dict[
         layers: the layers wanted, counted from 0 over all layers of the model.
     """
     starts, tokens = batch.token_starts, micro.packed.tokens.cpu().numpy()
-    places = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in micro.samples])
-    rows = sampled_column(batch)[places[tokens]][:, list(layers)]
+    positions = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in micro.samples])
+    rows = sampled_column(batch)[positions[tokens]][:, list(layers)]
     rows[tokens < 0] = FREE_CHOICE
     device = micro.packed.tokens.device
     return {layer: torch.from_numpy(np.ascontiguousarray(rows[:, at])).to(device) for at, layer in enumerate(layers)}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vime_core.algorithms.loss import micro_loss
-from vime_core.algorithms.loss_config import NO_TERMS, LossConfig, needed_columns
+from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig, needed_columns
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
 from vime_core.batch.plan import BatchPlan, forward_of, plan_forward, plan_steps
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
     from vime_core.config.sections import Config
     from vime_core.training.columns import Columns
-    from vime_core.training.forward_backward import LogprobRunner, Micro
+    from vime_core.training.forward_backward import LogprobRunner
     from vime_core.training.loss_record import LossRecord
+    from vime_core.training.micro_batch import MicroBatch
     from vime_core.training.optimizer import Optimizer
     from vime_core.training.output_layer import ResponseLogprobs
 
@@ -50,7 +51,7 @@ class TrainStep:
     aggregation: str
     columns: Columns
     record: LossRecord | None = None
-    terms: LossConfig = NO_TERMS
+    loss_config: LossConfig = NO_LOSS_CONFIG
     corrections: Sequence[Correction] = ()
 
     def run(self, step: int, batch: StepBatch) -> dict[str, float]:
@@ -58,14 +59,14 @@ class TrainStep:
         pipeline stage)."""
         plans = self._plan(batch)
         self.passes.replay.check(batch)
-        self.columns.companions.before_step(step)
+        self.columns.reference_models.before_step(step)
         batch, times = self.columns.fill(batch, self._forward(batch, plans), old_logp=self._wants_old_logp(plans))
         prepared = prepare_step(
             self.algorithm,
             self.options,
             batch,
             self.aggregation,
-            terms=self.terms,
+            loss_config=self.loss_config,
             corrections=self.corrections,
             fixed_length=self.config.rollout.rollout_max_response_len,
         )
@@ -76,7 +77,7 @@ class TrainStep:
         return {**metrics, **self._packing(batch, plans), **times}
 
     def _wants_old_logp(self, plans: Sequence[BatchPlan]) -> bool:
-        return wants_old_logp(self.algorithm, self.options, len(plans), self.terms)
+        return wants_old_logp(self.algorithm, self.options, len(plans), self.loss_config)
 
     def _critic_alone(self, step: int) -> bool:
         return self.columns.critic is not None and step < self.config.algorithm.num_critic_only_steps
@@ -87,7 +88,7 @@ class TrainStep:
             return {}
         clock = time.monotonic()
         metrics = critic.train(prepared.batch, plans, prepared, self.options.get("value_clip", math.inf))
-        critic.model.settle()
+        critic.model.wait_param_gather()
         return {**metrics, "perf/critic_train_time": time.monotonic() - clock}
 
     def _train_policy(
@@ -95,7 +96,7 @@ class TrainStep:
     ) -> dict[str, float]:
         clock = time.monotonic()
         done = [self._optimizer_step(prepared, plan) for plan in plans]
-        self.passes.model.settle()
+        self.passes.model.wait_param_gather()
         metrics = {f"train/{name}": value for name, value in mean_of_steps([one.metrics for one in done]).items()}
         metrics["perf/actor_train_time"] = time.monotonic() - clock
         metrics |= self.passes.replay.metrics()
@@ -108,9 +109,9 @@ class TrainStep:
 
     def _mismatch(self, batch: StepBatch, logp: torch.Tensor, plans: Sequence[BatchPlan]) -> dict[str, float]:
         """By the log-probs before the step: the old ones, else those that the first optimizer step met."""
-        if batch.old_logp is not None and not self.terms.use_rollout_logprobs:
-            return mismatch(batch, batch.t("old_logp"), detailed=self.terms.get_mismatch_metrics)
-        return mismatch(batch, logp, samples=plans[0].samples, detailed=self.terms.get_mismatch_metrics)
+        if batch.old_logp is not None and not self.loss_config.use_rollout_logprobs:
+            return mismatch(batch, batch.t("old_logp"), detailed=self.loss_config.get_mismatch_metrics)
+        return mismatch(batch, logp, samples=plans[0].samples, detailed=self.loss_config.get_mismatch_metrics)
 
     def _plan(self, batch: StepBatch) -> list[BatchPlan]:
         packing = self._packing_of(self.config.train.max_tokens_per_gpu)
@@ -136,33 +137,32 @@ class TrainStep:
             chunk.zero_grad_buffer()  # type: ignore[operator]  # Megatron's DistributedDataParallel
         self.optimizer.zero_grad()
         weight = prepared.weight(plan.samples)
-        needs = needed_columns(self.algorithm, self.options, self.terms)
+        needs = needed_columns(self.algorithm, self.options, self.loss_config)
 
-        def loss(micro: Micro, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
-            samples = micro.samples if micro.alive else []
-            share = MicroBatchSlice.of(
-                prepared, weight, samples, needs=needs, index=micro.places if micro.alive else None
-            ).to(logprobs.logp.device)
-            logp = logprobs.logp if micro.alive else logprobs.logp[:0]
+        def loss(micro: MicroBatch, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
+            samples, index = ((), None) if micro.is_dummy else (micro.samples, micro.positions)
+            micro_slice = MicroBatchSlice.of(prepared, weight, samples, needs=needs, index=index)
+            micro_slice = micro_slice.to(logprobs.logp.device)
+            logp = logprobs.logp[:0] if micro.is_dummy else logprobs.logp
             entropy = None if logprobs.entropy is None else logprobs.entropy[: len(logp)]
-            top_logp = None if logprobs.named is None else logprobs.named[: len(logp)]
+            topk_logprobs = None if logprobs.topk_logprobs is None else logprobs.topk_logprobs[: len(logp)]
             total, pairs = micro_loss(
                 self.algorithm,
                 self.options,
-                share.view(logp, self._reduce),
-                share.advantage,
-                share.weight,
-                share.correction,
+                micro_slice.view(logp, self._reduce),
+                micro_slice.advantage,
+                micro_slice.weight,
+                micro_slice.correction,
                 entropy,
-                self.terms,
-                top_logp,
+                self.loss_config,
+                topk_logprobs,
             )
-            return total, _Part(pairs, micro.places, logprobs.logp.detach(), micro.alive)
+            return total, _Part(pairs, micro.positions, logprobs.logp.detach(), micro.is_dummy)
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
-        named = prepared.batch.t(TOP_IDS).long() if self.terms.score_centering_top_k else None
+        topk_ids = prepared.batch.t(TOP_IDS).long() if self.loss_config.score_centering_top_k else None
         parts = self.passes.run(
-            prepared.batch, mine, loss, gradient=True, entropy=self.terms.entropy_coef != 0.0, named=named
+            prepared.batch, mine, loss, gradient=True, entropy=self.loss_config.entropy_coef != 0.0, topk_ids=topk_ids
         )
         return _Done({**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}, parts)
 
@@ -179,7 +179,7 @@ class TrainStep:
 
     def _collected(self, batch: StepBatch, done: Sequence[_Done]) -> torch.Tensor:
         """[R] log-probs that the training passes computed on their way, each before its optimizer step."""
-        parts = [(part.places, part.logp, part.alive) for one in done for part in one.parts]
+        parts = [(part.positions, part.logp, part.is_dummy) for one in done for part in one.parts]
         gathered = self.passes.gather(batch.response_tokens, parts)
         assert gathered is not None, "only the last stage collects"
         return gathered
@@ -203,9 +203,9 @@ class _Part:
     """What one micro-batch leaves behind."""
 
     pairs: Mapping[str, Pair]
-    places: torch.Tensor
+    positions: torch.Tensor
     logp: torch.Tensor
-    alive: bool
+    is_dummy: bool
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ class _HandThrough(torch.nn.Module):
         return hidden, None
 
 
-class CriticHead:
-    """The head strategy of a critic's :class:`~vime_core.training.model.MegatronModel`."""
+class CriticOutput:
+    """The output layer of a critic's :class:`~vime_core.training.model.MegatronModel`."""
 
     def adapt(self, bridge: Any) -> None:
         """Nothing is tied to the embedding: the last stage needs no copy of it, nor its gradient."""

@@ -63,7 +63,7 @@ class TrainerWorker:
         self.layout = init_parallel(self.config, self.device, self.rank, self.config.trainer_ranks, host, port)
         self.model = MegatronModel.build(self.config, self.device, folder, trainable=True)
         self.model.load_hf()
-        self.companions = ReferenceModels.load(self.config, self.model, self.device, others)
+        self.reference_models = ReferenceModels.load(self.config, self.model, self.device, others)
         self.optimizer = Optimizer.build(self.config, self.model.chunks, total_steps)
         self.critic: Critic | None = None
         if "values" in needs:
@@ -88,7 +88,7 @@ class TrainerWorker:
         return self.config.train.loss_type == "sft_loss"
 
     def _train_step(self, algorithm: Algorithm, options: Mapping[str, Any], losses: str | None) -> TrainStep:
-        terms = LossConfig.of(self.config)
+        loss_config = LossConfig.of(self.config)
         passes = LogprobRunner(
             model=self.model,
             layout=self.layout,
@@ -102,7 +102,7 @@ class TrainerWorker:
             "options": plain(options),
             "temperature": passes.temperature,
             "global_batch": self.config.global_batch,
-            "terms": plain(terms),
+            "terms": plain(loss_config),
         }
         return TrainStep(
             self.config,
@@ -111,10 +111,10 @@ class TrainerWorker:
             algorithm,
             options,
             aggregation_of(self.config, algorithm),
-            Columns(passes, self.companions, self.critic),
+            Columns(passes, self.reference_models, self.critic),
             LossRecord(Path(losses), facts) if losses is not None and self.layout.keeps_records else None,
-            terms,
-            corrections_of(terms, self.plugins.corrections.resolve),
+            loss_config,
+            corrections_of(loss_config, self.plugins.corrections.resolve),
         )
 
     def train(self, step: int, batch: StepBatch) -> dict[str, float]:
@@ -177,7 +177,9 @@ class TrainerWorker:
         """Write this rank's part; bytes written."""
         self.memory.require("weights", "rest")
         optimizer = not self.config.model.no_save_optim
-        tensors = self.model.tensors() | (self.optimizer.tensors() if optimizer else {}) | self.companions.tensors()
+        tensors = (
+            self.model.tensors() | (self.optimizer.tensors() if optimizer else {}) | self.reference_models.tensors()
+        )
         state = {"scheduler": self.optimizer.scheduler.state_dict()}
         if self.critic is not None:
             tensors |= self.critic.tensors(optimizer)
@@ -196,7 +198,7 @@ class TrainerWorker:
             self._load_optimizer(folder, tensors, state)
         else:
             self.optimizer.inner.reload_model_params()
-        self.companions.resume(tensors)
+        self.reference_models.resume(tensors)
         if self.critic is not None:
             self.critic.load_tensors(tensors, optimizer)
             if optimizer:

@@ -15,7 +15,7 @@ import torch
 
 from vime_core.algorithms.common import GroupStats, group_stats_of
 from vime_core.algorithms.kl import kl_loss
-from vime_core.algorithms.loss import policy_term
+from vime_core.algorithms.loss import policy_loss
 from vime_core.algorithms.loss_config import LossConfig, needed_columns
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.prepare import Prepared
@@ -135,7 +135,7 @@ def _arithmetic(
     share = MicroBatchSlice.of(prepared, weight, samples, needs=needs, dtype=torch.float64)
     view = share.view(torch.from_numpy(inputs.columns["logp"]).double()[share.index])
     advantage = trainable(share.mask, share.advantage)
-    surrogate, _ = policy_term(algorithm, options, view, advantage, terms)
+    surrogate, _ = policy_loss(algorithm, options, view, advantage, terms)
     correction = torch.ones_like(advantage) if share.correction is None else share.correction
     columns = {
         "trained": share.mask,

@@ -37,7 +37,7 @@ def _reward(e: Explanation) -> Iterator[str]:
     batch, i, stats = e.batch, e.sample, e.groups
     family = [k for k in range(len(batch)) if batch.group[k] == batch.group[i]]
     listed = " ".join(f"[{batch.reward[k]:g}]" if k == i else f"{batch.reward[k]:g}" for k in family)
-    yield f"rewards of the group ({len(family)} samples, {int(stats.votes[i])} rollouts): {listed}"
+    yield f"rewards of the group ({len(family)} samples, {int(stats.rollouts[i])} rollouts): {listed}"
     yield f"  mean {float(stats.mean[i]):.6g}, std {float(stats.std[i]):.6g} (over n - 1), this one {batch.reward[i]:g}"
     if float(e.given[i]) != batch.reward[i]:
         yield f"  of it, {batch.reward[i] - float(e.given[i]):g} is the penalty for an overlong response"

@@ -184,7 +184,7 @@ class Subject:
     algorithm: Algorithm
     aggregation: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    terms: LossConfig = ENTROPY
+    loss_config: LossConfig = ENTROPY
     length: int = 8
     loss: Micro = micro_loss
 
@@ -194,8 +194,8 @@ class Subject:
             self.merged,
             batch,
             self.aggregation,
-            terms=self.terms,
-            corrections=corrections_of(self.terms, CORRECTIONS.__getitem__),
+            loss_config=self.loss_config,
+            corrections=corrections_of(self.loss_config, CORRECTIONS.__getitem__),
             fixed_length=self.length,
         )
 
@@ -206,7 +206,7 @@ class Subject:
     @property
     def required(self) -> frozenset[str]:
         """What the batch must have under these options."""
-        return needed_columns(self.algorithm, self.merged, self.terms)
+        return needed_columns(self.algorithm, self.merged, self.loss_config)
 
     def loss_of(
         self, case: Case, logits: torch.Tensor, partition: Partition | None = None, context: int = 1
@@ -238,7 +238,7 @@ class Subject:
         needs = self.required
         share = MicroBatchSlice.of(begun.prepared, begun.weight, samples, needs=needs, index=index, dtype=torch.float64)
         view, entropy = share.view(begun.logp[index], reduce), begun.entropy[index]
-        rest = (share.advantage, share.weight, share.correction, entropy, self.terms)
+        rest = (share.advantage, share.weight, share.correction, entropy, self.loss_config)
         return self.loss(self.algorithm, self.merged, view, *rest)
 
     def play(self, case: Case, partition: Partition | None = None, context: int = 1) -> Outcome:

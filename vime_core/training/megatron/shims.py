@@ -3,7 +3,7 @@
 Each shim has a name (``module:attribute``), a reason, and a guard: the release of megatron-core they were written
 against, and the presence of what they replace. Four kinds:
 
-* stand-in: the module's own name ``torch`` becomes :class:`~vime_core.training.megatron.torch_proxy.TorchProxy`.
+* proxy: the module's own name ``torch`` becomes :class:`~vime_core.training.megatron.torch_proxy.TorchProxy`.
 * literals: constants or attribute names inside one function's code, for ``tensor.type() == "torch.cuda.FloatTensor"``
   and ``tensor.cuda()``, which no module-level name can reach. The function object stays the same, so every importer
   sees it.
@@ -25,12 +25,10 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api.errors import TrainerError
-from vime_core.training.megatron.torch_proxy import TorchProxy
+from vime_core.training.megatron.torch_proxy import ProxiedDevice, TorchProxy
 
 if TYPE_CHECKING:
     import torch
-
-    from vime_core.devices.torch_device import TorchDevice
 
 #: release of megatron-core that the shims were written against
 MEGATRON_RELEASE = "0.16."
@@ -38,7 +36,7 @@ MEGATRON_RELEASE = "0.16."
 _CORE = "megatron.core."
 
 #: modules that call torch.cuda, name device="cuda" or pin memory on the way of building, training and checkpointing
-_STAND_INS = (
+_PROXIED = (
     *(_CORE + name for name in ("parallel_state", "utils", "timers", "rerun_state_machine")),
     *(_CORE + "tensor_parallel." + name for name in ("layers", "mappings", "random", "utils", "data")),
     *(_CORE + "distributed." + name for name in ("distributed_data_parallel", "param_and_grad_buffer")),
@@ -73,7 +71,7 @@ class MegatronShims:
         device: the device that "cuda" stands for.
     """
 
-    def __init__(self, device: TorchDevice) -> None:
+    def __init__(self, device: ProxiedDevice) -> None:
         self._device = device
 
     def apply(self) -> list[str]:
@@ -97,8 +95,8 @@ class MegatronShims:
     def list(self) -> list[Shim]:
         """The shims, for ``vime doctor``."""
         device = self._device
-        stand_in = TorchProxy(device)
-        shims = [_stand_in(module, stand_in) for module in _STAND_INS]
+        proxy = TorchProxy(device)
+        shims = [_proxy(module, proxy) for module in _PROXIED]
         shims += [_literals(module, function, _type_names(device)) for module, function in _TYPE_CHECKS]
         shims.append(
             _literals(
@@ -157,7 +155,7 @@ _TYPE_CHECKS = (
 )
 
 
-def _type_names(device: TorchDevice) -> dict[str, str]:
+def _type_names(device: ProxiedDevice) -> dict[str, str]:
     import torch
 
     kinds = {"Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16}
@@ -196,13 +194,13 @@ def _check_release() -> None:
 
 
 # kinds of shims --------------------------------------------------------------------------------------------------
-def _stand_in(module: str, stand_in: TorchProxy) -> Shim:
+def _proxy(module: str, proxy: TorchProxy) -> Shim:
     def apply() -> None:
         target = importlib.import_module(module)
         current = _present(target, "torch", f"{module}:torch")
-        same = isinstance(current, TorchProxy) and type(current.device_backend) is type(stand_in.device_backend)
+        same = isinstance(current, TorchProxy) and type(current.device_backend) is type(proxy.device_backend)
         if not same:
-            target.torch = stand_in  # type: ignore[attr-defined]
+            target.torch = proxy  # type: ignore[attr-defined]
 
     return Shim(f"{module}:torch", "calls torch.cuda or builds tensors on 'cuda'", apply)
 

@@ -1,6 +1,6 @@
 """What a Megatron module sees under the name ``torch``: torch itself, with ``torch.cuda`` meaning the device at hand.
 
-The stand-in is set as the attribute ``torch`` of single modules and never in ``sys.modules``, so nothing outside those
+The proxy is set as the attribute ``torch`` of single modules and never in ``sys.modules``, so nothing outside those
 modules notices. It forwards every name except ``cuda`` and the tensor factories, whose ``device="cuda"`` and
 ``pin_memory=True`` are translated.
 """
@@ -10,12 +10,31 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from vime_core.devices.torch_device import TorchDevice
+    import torch
 
 _FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "randint", "eye")
+
+
+class ProxiedDevice(Protocol):
+    """What the proxy asks of a device; ``module`` is its torch module, e.g. ``torch.cpu``."""
+
+    @property
+    def module(self) -> Any: ...
+
+    def torch_device(self, index: int = 0) -> torch.device: ...
+
+    def synchronize(self) -> None: ...
+
+    def empty_cache(self) -> None: ...
+
+    def manual_seed(self, seed: int) -> None: ...
+
+    def get_rng_state(self) -> torch.Tensor: ...
+
+    def set_rng_state(self, state: torch.Tensor) -> None: ...
 
 
 class TorchProxy(ModuleType):
@@ -25,7 +44,7 @@ class TorchProxy(ModuleType):
         device: the device that "cuda" stands for.
     """
 
-    def __init__(self, device: TorchDevice) -> None:
+    def __init__(self, device: ProxiedDevice) -> None:
         import torch
 
         super().__init__("torch")
@@ -43,7 +62,7 @@ class DeviceNamespace:
     """``torch.cuda`` for one device: what Megatron calls, then the device's torch module, then ``torch.cuda`` itself
     (exceptions, annotations)."""
 
-    def __init__(self, device: TorchDevice) -> None:
+    def __init__(self, device: ProxiedDevice) -> None:
         self._device = device
         self.random = self
         for name in ("manual_seed", "get_rng_state", "set_rng_state"):
@@ -103,7 +122,7 @@ _STREAMS: dict[str, Any] = {
 }
 
 
-def _translating(factory: Callable[..., Any], device: TorchDevice) -> Callable[..., Any]:
+def _translating(factory: Callable[..., Any], device: ProxiedDevice) -> Callable[..., Any]:
     pins = hasattr(device.module, "caching_host_allocator") or hasattr(device.module, "memory_allocated")
 
     def build(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """Causal core attention on torch's scaled-dot-product kernel: packed rows, batches, and context parallelism.
 
-All three become the same few kernel calls. Sequences of similar length are stacked into one padded batch (a causal
+All three become the same few kernel calls. Sequences of similar length go into one padded batch (a causal
 query never sees the padding behind it), each batch is one kernel call, and index maps lead from the packed row to the
 batches and back. Under context parallelism keys and values are gathered over the group; rank k of C holds chunks k and
 2 C - 1 - k of each sequence, which only changes the index maps and asks for an explicit mask.
@@ -23,36 +23,36 @@ from megatron.core.transformer.enums import AttnMaskType
 
 from vime_core.api.errors import ConfigError
 
-#: a stack may be padded to this multiple of the tokens in it
+#: a batch may be padded to this multiple of the tokens in it
 _SLACK = 1.25
 
 
 @dataclass(frozen=True)
-class Stack:
+class AttentionBatch:
     """Sequences that share one kernel call.
 
     Attributes:
         queries: [n, Lq] rows of the local packed row; padding repeats the sequence's last row.
         keys: [n, Lk] rows of the gathered keys.
         mask: [n, 1, Lq, Lk] True where a query may look, or None for the plain causal kernel.
-        rows, places: the real queries: ``output[rows] = stacked.flatten(0, 1)[places]``.
+        rows, positions: the real queries: ``output[rows] = batched.flatten(0, 1)[positions]``.
     """
 
     queries: torch.Tensor
     keys: torch.Tensor
     mask: torch.Tensor | None
     rows: torch.Tensor
-    places: torch.Tensor
+    positions: torch.Tensor
 
-    def to(self, device: torch.device) -> Stack:
+    def to(self, device: torch.device) -> AttentionBatch:
         """The same maps where the queries and keys are."""
         mask = None if self.mask is None else self.mask.to(device)
         here = (self.queries.to(device), self.keys.to(device), mask)
-        return Stack(*here, self.rows.to(device), self.places.to(device))
+        return AttentionBatch(*here, self.rows.to(device), self.positions.to(device))
 
 
-def plan(starts: Sequence[int], cp_rank: int = 0, cp_size: int = 1) -> list[Stack]:
-    """Stacks for packed sequences.
+def batch_sequences(starts: Sequence[int], cp_rank: int = 0, cp_size: int = 1) -> list[AttentionBatch]:
+    """Batches for packed sequences.
 
     Args:
         starts: offsets of the whole sequences (``cu_seqlens``); each length divides by ``2 * cp_size`` when
@@ -67,10 +67,10 @@ def plan(starts: Sequence[int], cp_rank: int = 0, cp_size: int = 1) -> list[Stac
             groups[-1].append(number)
         else:
             groups.append([number])
-    return [_stack(starts, group, cp_rank, cp_size) for group in groups]
+    return [_batch_of(starts, group, cp_rank, cp_size) for group in groups]
 
 
-def _stack(starts: Sequence[int], group: Sequence[int], cp_rank: int, cp_size: int) -> Stack:
+def _batch_of(starts: Sequence[int], group: Sequence[int], cp_rank: int, cp_size: int) -> AttentionBatch:
     local_starts = [start // cp_size for start in starts]
     begin = torch.tensor([local_starts[n] for n in group])[:, None]
     length = torch.tensor([starts[n + 1] - starts[n] for n in group])[:, None]
@@ -78,16 +78,16 @@ def _stack(starts: Sequence[int], group: Sequence[int], cp_rank: int, cp_size: i
     at = torch.arange(longest // cp_size)[None]
     queries = begin + at.minimum(length // cp_size - 1)
     real = at < length // cp_size
-    rows, places = queries[real], torch.nonzero(real.flatten())[:, 0]
+    rows, positions = queries[real], torch.nonzero(real.flatten())[:, 0]
     if cp_size == 1:
-        return Stack(queries, queries, None, rows, places)
+        return AttentionBatch(queries, queries, None, rows, positions)
     position = torch.arange(longest)[None].minimum(length - 1)
     owner, offset = _owner(position, length, cp_size)
     keys = owner * local_starts[-1] + begin + offset
     query_position = _positions(at.minimum(length // cp_size - 1), length, cp_rank, cp_size)
     key_position = torch.where(torch.arange(longest)[None] < length, position, longest)
     mask = query_position[:, :, None] >= key_position[:, None, :]
-    return Stack(queries, keys, mask[:, None], rows, places)
+    return AttentionBatch(queries, keys, mask[:, None], rows, positions)
 
 
 def _owner(position: torch.Tensor, length: torch.Tensor, cp_size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,44 +144,46 @@ class CoreAttention(torch.nn.Module):
         if attention_bias is not None:
             raise ConfigError("attention bias is not in the torch module spec")
         if packed_seq_params is not None:
-            return self._packed(query, key, value, self._plan(packed_seq_params, query.device)).flatten(1)
+            return self._packed(query, key, value, self._batches(packed_seq_params, query.device)).flatten(1)
         length, batch = query.shape[:2]
         q, k, v = (one.transpose(0, 1).flatten(0, 1) for one in (query, key, value))
         starts = [length * self.cp_group.size() * n for n in range(batch + 1)]
-        stacks = [stack.to(q.device) for stack in plan(starts, self.cp_group.rank(), self.cp_group.size())]
-        out = self._packed(q, k, v, stacks)
+        batches = [group.to(q.device) for group in batch_sequences(starts, self.cp_group.rank(), self.cp_group.size())]
+        out = self._packed(q, k, v, batches)
         return out.flatten(1).unflatten(0, (batch, length)).transpose(0, 1).contiguous()
 
-    def _plan(self, params: PackedSeqParams, device: torch.device) -> list[Stack]:
-        """The plan is the same in every layer, so it rides on the parameters of the micro-batch."""
-        stacks: list[Stack] | None = getattr(params, "vime_plan", None)
-        if stacks is None:
+    def _batches(self, params: PackedSeqParams, device: torch.device) -> list[AttentionBatch]:
+        """They are the same in every layer, so they ride on the parameters of the micro-batch."""
+        batches: list[AttentionBatch] | None = getattr(params, "vime_batches", None)
+        if batches is None:
             starts = params.cu_seqlens_q if params.cu_seqlens_q_padded is None else params.cu_seqlens_q_padded
-            planned = plan(starts.tolist(), self.cp_group.rank(), self.cp_group.size())
-            stacks = [stack.to(device) for stack in planned]
-            params.vime_plan = stacks
-        return stacks
+            planned = batch_sequences(starts.tolist(), self.cp_group.rank(), self.cp_group.size())
+            batches = [group.to(device) for group in planned]
+            params.vime_batches = batches
+        return batches
 
-    def _packed(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, stacks: Sequence[Stack]) -> torch.Tensor:
+    def _packed(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batches: Sequence[AttentionBatch]
+    ) -> torch.Tensor:
         """[t, heads, d] each -> [t, heads, d]."""
         if self.cp_group.size() > 1:
             k, v = (gather_from_sequence_parallel_region(one, group=self.cp_group) for one in (k, v))
-        pieces = [self._kernel(q, k, v, stack) for stack in stacks]
-        rows = torch.cat([stack.rows for stack in stacks])
+        pieces = [self._kernel(q, k, v, group) for group in batches]
+        rows = torch.cat([group.rows for group in batches])
         inverse = torch.empty_like(rows)
         inverse[rows] = torch.arange(len(rows), device=rows.device)
         return torch.cat(pieces).index_select(0, inverse)
 
-    def _kernel(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, stack: Stack) -> torch.Tensor:
+    def _kernel(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: AttentionBatch) -> torch.Tensor:
         dtype = q.dtype
         q, k, v = (
             one.index_select(0, index.flatten()).unflatten(0, index.shape).transpose(1, 2)
-            for one, index in ((q, stack.queries), (k, stack.keys), (v, stack.keys))
+            for one, index in ((q, batch.queries), (k, batch.keys), (v, batch.keys))
         )
         if q.device.type == "cpu":
             # The CPU kernel in bfloat16 takes up to five times as long going backward as in float32 (short sequences).
             q, k, v = q.float(), k.float(), v.float()
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=stack.mask, is_causal=stack.mask is None, scale=self.scale, enable_gqa=True
+            q, k, v, attn_mask=batch.mask, is_causal=batch.mask is None, scale=self.scale, enable_gqa=True
         )
-        return out.transpose(1, 2).flatten(0, 1).index_select(0, stack.places).to(dtype)
+        return out.transpose(1, 2).flatten(0, 1).index_select(0, batch.positions).to(dtype)

@@ -113,7 +113,7 @@ def make_bridge(config: Config, device: DeviceBackend, hf_folder: str) -> Any:
     return bridge
 
 
-def leave(weight: torch.Tensor) -> torch.Tensor:
+def no_op_init(weight: torch.Tensor) -> torch.Tensor:
     """An initialisation that draws nothing."""
     return weight
 
@@ -128,9 +128,9 @@ def _values(config: Config, hf: Any) -> dict[str, Any]:
         "calculate_per_token_loss": True,
         "recompute_granularity": m.recompute_granularity,
         # All weights come from the checkpoint. Initialisation stays on, because it also marks how weights are cut.
-        "init_method": leave,
-        "output_layer_init_method": leave,
-        "embedding_init_method": leave,
+        "init_method": no_op_init,
+        "output_layer_init_method": no_op_init,
+        "embedding_init_method": no_op_init,
     }
     if m.recompute_granularity == "full":
         values |= {"recompute_method": "uniform", "recompute_num_layers": 1}
