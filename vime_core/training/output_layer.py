@@ -2,7 +2,8 @@
 
 The model's output layer becomes a :class:`DeferredOutputLayer`, which hands hidden states through instead of making
 logits. So ``forward_step`` gives the pipeline schedule hidden states on every stage, and in the loss closure
-``response_logprobs`` applies the output layer to the rows that predict response tokens: prompt tokens cost no vocabulary-sized work.
+``response_logprobs`` applies the output layer to the rows that predict response tokens:
+prompt tokens cost no vocabulary-sized work.
 
     def step(iterator, chunk):
         packed = next(iterator)
