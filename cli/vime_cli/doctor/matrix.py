@@ -48,4 +48,4 @@ def render(constraints: Path) -> str:
 
 if __name__ == "__main__":
     here = Path(__file__).parent
-    (here / FILE).write_text(render(here.parents[1] / "constraints"), "utf-8")
+    (here / FILE).write_text(render(here.parents[2] / "constraints"), "utf-8")
