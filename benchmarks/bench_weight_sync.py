@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ PHASES: Mapping[str, str] = {
     "publish": "export, then the same (trainer)",
     "digest": "digest (engine)",
     "load": "load (engine)",
-    "transfer": "apply: check, digest, load, with the call",
+    "transfer": "apply: carry, check, digest, load, with the call",
     "canary": "canary on both sides",
 }
 
@@ -57,29 +58,27 @@ def build(name: str, folder: Path, dtype: str) -> Path:
 
 def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[Any], list[float], list[float]]:
     """(receipts, seconds of each copy of as many bytes, seconds of each write alone)."""
+
     from vime_core.observe.phases import PhaseClock
     from vime_core.pipeline.stack import stack
     from vime_core.plugin.plugins import Plugins
-    from vime_core.weights.publisher import Publisher
-    from vime_core.weights.sources import Checkpoint
+    from vime_core.weights.checkpoint import Checkpoint
 
     plugins = Plugins.load(autoload=False, environ={})
     logs = folder / f"{model.name}-logs"
     logs.mkdir()
     config = configuration(model, bf16, folder)
-    tensors, publisher = dict(Checkpoint(str(model)).tensors()), Publisher.create(config)
+    tensors, carrying = dict(Checkpoint(str(model)).tensors()), Carrying(config)
     receipts, copies, writes = [], [], []
     with stack(config, plugins, logs, lambda: None, PhaseClock()) as running:
         for version in range(2):
-            publisher.publish(tensors.items(), version)
+            carrying.seconds(tensors, version)
             copy = Copy(pushed(running, version).nbytes)
         for version in range(2, 2 + pushes):
             copies.append(copy.seconds())
-            started = time.perf_counter()
-            publisher.publish(tensors.items(), version)
-            writes.append(time.perf_counter() - started)
+            writes.append(carrying.seconds(tensors, version))
             receipts.append(pushed(running, version))
-    publisher.close()
+    carrying.close()
     return receipts, copies, writes
 
 
@@ -103,6 +102,39 @@ def configuration(model: Path, bf16: bool, folder: Path) -> Any:
     config = config.replace("rollout", rollout_batch_size=8, n_samples_per_prompt=8, num_rollout=100, reward="exact")
     config = config.replace("rollout", rollout_max_response_len=6, rollout_max_context_len=64)
     return config.replace("train", use_dynamic_batch_size=True, max_tokens_per_gpu=1024)
+
+
+class Carrying:
+    """Both ends of the transport and nothing else: packed and digested here, mapped in a thread beside it."""
+
+    def __init__(self, config: Any) -> None:
+        from vime_core.weights.rendezvous import RendezvousStore
+        from vime_core.weights.transports.host import HostReceiver, make_publisher
+
+        self._point = RendezvousStore("127.0.0.1")
+        self._point.open()
+        self._sender, self._receiver = make_publisher(config), HostReceiver()
+        self._thread = ThreadPoolExecutor(1)
+        place = {"kind": "shared_memory", "host": self._point.host, "port": self._point.port, "group": "bench"}
+        self._terms = {**place, "world": 2, "bucket": config.sync.update_weight_buffer_size, "timeout": 60.0}
+
+    def seconds(self, tensors: Mapping[str, Any], version: int) -> float:
+        """Of one version, until the receiver has it all."""
+        from vime_core.weights.manifest import Manifest
+
+        self._sender.open({**self._terms, "base": version - 1 if version else None})
+        announced = Manifest(version, "shared_memory", "", 0, (), self._terms)
+        started = time.perf_counter()
+        taking = self._thread.submit(self._receiver, announced, 1)
+        self._sender.publish(tensors.items(), version)
+        taking.result()
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        self._sender.close()
+        self._receiver.close()
+        self._thread.shutdown()
+        self._point.close()
 
 
 class Copy:
@@ -131,7 +163,7 @@ def report(name: str, dtype: str, receipts: list[Any], copies: list[float], writ
     nbytes, limit = receipts[0].nbytes, statistics.median(copies)
     print(f"{name} {dtype}: {receipts[0].names} tensors, {nbytes / 1e9:.4f} GB, {len(receipts)} pushes (medians)")
     rows = [["copy in memory (limit)", 1e3 * limit, nbytes / limit / 1e9, "1"]]
-    times = {"write alone: copy and digest": statistics.median(writes)}
+    times = {"carried alone: copy, digest, map": statistics.median(writes)}
     times |= {text: statistics.median(r.phases[phase] for r in receipts) for phase, text in PHASES.items()}
     times["whole push"] = statistics.median(r.seconds for r in receipts)
     for text, seconds in times.items():

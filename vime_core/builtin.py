@@ -36,10 +36,12 @@ def vime_register_device_backends(registry: Registry[type[DeviceBackend]]) -> No
 def vime_register_weight_syncs(registry: Registry[type[WeightSync]]) -> None:
     registry.add(
         "shared_memory",
-        "vime_core.weights.shared_memory:SharedMemorySync",
+        "vime_core.weights.transports.shared_memory:SharedMemorySync",
         summary="buckets in shared memory; trainer and engines on one machine",
     )
-    registry.add("gloo", "vime_core.weights.gloo:GlooSync", summary="buckets over TCP by gloo; any number of machines")
+    registry.add(
+        "gloo", "vime_core.weights.transports.gloo:GlooSync", summary="buckets over TCP by gloo; any number of machines"
+    )
 
 
 @hookimpl(trylast=True)

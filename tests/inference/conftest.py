@@ -96,22 +96,22 @@ class FolderTrainer:
     """Publishes the weights of a Hugging Face folder; ``load`` another one between syncs."""
 
     def __init__(self, folder: Path, config: Config) -> None:
-        from vime_core.weights.publisher import Publisher
+        from vime_core.weights.transports.host import make_publisher
 
-        self.publisher = Publisher.create(config)
+        self.publisher = make_publisher(config)
         self.load(folder)
 
     def load(self, folder: Path) -> None:
-        from vime_core.weights.sources import Checkpoint
+        from vime_core.weights.checkpoint import Checkpoint
 
         self.model = reference(folder)
         self.tensors = dict(Checkpoint(str(folder)).tensors())
 
+    def open(self, terms: Any) -> None:
+        self.publisher.open(terms)
+
     def publish(self, version: int) -> Any:
         return self.publisher.publish(self.tensors.items(), version)
-
-    def broadcast(self, version: int, world: int) -> None:
-        self.publisher.broadcast(version, world)
 
     def score(self, tokens: list[int]) -> list[float]:
         return logprobs(self.model, tokens)

@@ -15,7 +15,7 @@ import pytest
 from tests.inference.conftest import FolderTrainer, boundary_is_right, configuration, greedy, logprobs
 from vime_core.api.errors import EngineError, SyncError
 from vime_core.api.rollout import GenerateReply, GenerateRequest, SamplingParams
-from vime_core.weights.shared_memory import SharedMemorySync
+from vime_core.weights.transports.shared_memory import SharedMemorySync
 
 PROMPTS = ([5, 6, 14, 7], [40, 41, 42], [10, 11, 12, 13, 14, 15, 16])
 LENGTH = 10

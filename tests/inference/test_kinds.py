@@ -17,8 +17,8 @@ import pytest
 from tests.inference.conftest import FolderTrainer, assert_gone, configuration, greedy, logprobs, reference
 from vime_core.api.errors import EngineError, SyncError
 from vime_core.api.rollout import GenerateReply, GenerateRequest, SamplingParams
-from vime_core.weights.gloo import GlooSync
-from vime_core.weights.shared_memory import SharedMemorySync
+from vime_core.weights.transports.gloo import GlooSync
+from vime_core.weights.transports.shared_memory import SharedMemorySync
 
 pytestmark = pytest.mark.slow
 
@@ -69,9 +69,6 @@ class RemoteTrainer:
 
         ray.cloudpickle.register_pickle_by_value(sys.modules[FolderTrainer.__module__])
         self.actor = ray.remote(FolderTrainer).remote(folder, config)
-
-    def broadcast(self, version: int, world: int) -> Any:
-        return self.actor.broadcast.remote(version, world)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         import ray

@@ -15,7 +15,7 @@ import pytest
 from tests.inference.conftest import FolderTrainer, configuration, needs_routed_experts, reference
 from vime_core.api.rollout import GenerateReply, GenerateRequest, SamplingParams
 from vime_core.config.sections import Config
-from vime_core.weights.shared_memory import SharedMemorySync
+from vime_core.weights.transports.shared_memory import SharedMemorySync
 
 pytestmark = [pytest.mark.slow, needs_routed_experts]
 

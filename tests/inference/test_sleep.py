@@ -13,7 +13,7 @@ import pytest
 from tests.inference.conftest import FolderTrainer, configuration, greedy
 from vime_core.api.errors import EngineError, SyncError
 from vime_core.api.rollout import GenerateReply, GenerateRequest, SamplingParams
-from vime_core.weights.shared_memory import SharedMemorySync
+from vime_core.weights.transports.shared_memory import SharedMemorySync
 
 pytestmark = pytest.mark.slow
 

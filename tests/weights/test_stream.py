@@ -11,18 +11,20 @@ from typing import Any
 
 import pytest
 import torch
+import xxhash
 
 from vime_core.api.errors import DeadlineError, SyncError
-from vime_core.weights.gloo_link import RendezvousStore
+from vime_core.weights import delta
+from vime_core.weights.bucket import Bucket, Packer, entries_of
+from vime_core.weights.channel import CallThread, Channel
+from vime_core.weights.checksum import BLOCK, Digest, mark_of, sums, view_of
 from vime_core.weights.manifest import Manifest
-from vime_core.weights.stream import delta
-from vime_core.weights.stream.bucket import Bucket, Packer, entries_of
-from vime_core.weights.stream.channel import within
-from vime_core.weights.stream.checksum import BLOCK, Digest, sums
-from vime_core.weights.stream.gloo import GlooChannel
-from vime_core.weights.stream.receiver import StreamReceiver
-from vime_core.weights.stream.sender import StreamPublisher
-from vime_core.weights.stream.source import ReceivedBuckets
+from vime_core.weights.received import ReceivedBuckets
+from vime_core.weights.receiver import StreamReceiver
+from vime_core.weights.rendezvous import RendezvousStore
+from vime_core.weights.sender import StreamPublisher
+from vime_core.weights.shared_buffer import SharedBuffer, map_bytes
+from vime_core.weights.transports.host import connect
 
 Named = dict[str, torch.Tensor]
 
@@ -97,12 +99,13 @@ def test_a_table_that_does_not_fit_is_refused(table: bytes) -> None:
 # digests -----------------------------------------------------------------------------------------------------
 
 
-def test_a_digest_sees_a_bit_a_swap_and_a_name() -> None:
+@pytest.mark.parametrize("method", ["xxh3", "sums"])
+def test_a_digest_sees_a_bit_a_swap_and_a_name(method: str) -> None:
     flat = torch.arange(4096, dtype=torch.int32).view(torch.uint8).clone()
 
     def digest(table: bytes, data: torch.Tensor) -> str:
         state = Digest()
-        state.update(table, data)
+        state.update(table, mark_of(data, method))
         return state.hexdigest()
 
     flipped, swapped = flat.clone(), flat.clone()
@@ -179,41 +182,49 @@ def test_a_delta_of_something_else_is_refused(places: list[int], count: int) -> 
 def test_what_does_not_return_is_left_behind() -> None:
     never = threading.Event()
     with pytest.raises(DeadlineError, match="waiting for nothing: nothing after"):
-        within(0.05, "waiting for nothing", never.wait)
-    assert within(5.0, "adding", lambda: 1 + 1) == 2
-    with pytest.raises(ZeroDivisionError):
-        within(5.0, "dividing", lambda: 1 / 0)
+        CallThread("stuck").call(0.05, "waiting for nothing", never.wait)
     never.set()
+
+
+def test_one_thread_makes_all_calls() -> None:
+    thread = CallThread("test")
+    assert thread.call(5.0, "adding", lambda: 1 + 1) == 2
+    with pytest.raises(ZeroDivisionError):
+        thread.call(5.0, "dividing", lambda: 1 / 0)
+    names = {thread.call(5.0, "naming", lambda: threading.current_thread().name) for _ in range(3)}
+    assert names == {"vime-test"}
+    thread.close()
 
 
 # the stream, between threads that each have an end of the channel -------------------------------------------------
 
 
 class Ends:
-    """A sender and receivers at one meeting point; channels are real gloo groups."""
+    """A sender and receivers at one meeting point; channels are real ones."""
 
-    def __init__(self, receivers: int = 2, bucket: int = 1024, **sender: Any) -> None:
+    def __init__(self, kind: str, receivers: int = 2, bucket: int = 1024, **sender: Any) -> None:
+        self.kind = kind
         self.point = RendezvousStore("127.0.0.1")
         self.point.open()
         self.made: list[int] = []
-        self.sender = StreamPublisher("stream", self._connect, bucket, **sender)
+        self.sender = StreamPublisher(self._connect, bucket, **sender)
         self.receivers = [StreamReceiver(self._connect) for _ in range(receivers)]
         self.group = "first"
         self.version_of_sender: int | None = None
 
-    def _connect(self, terms: Any, rank: int) -> GlooChannel:
+    def _connect(self, terms: Any, rank: int) -> Channel:
         self.made.append(rank)
-        return GlooChannel(terms, rank)
+        return connect(terms, rank)
 
     def terms(self) -> dict[str, Any]:
         world = 1 + len(self.receivers)
         place = {"host": self.point.host, "port": self.point.port}
-        return {**place, "group": self.group, "world": world, "bucket": 1 << 20, "timeout": 10.0}
+        return {**place, "kind": self.kind, "group": self.group, "world": world, "bucket": 1 << 20, "timeout": 10.0}
 
     def push(self, named: Any, version: int, base: int | None = None) -> tuple[Any, list[Any]]:
         """(manifest or error of the sender, what each receiver has or raised)."""
         results: list[Any] = [None] * len(self.receivers)
-        announced = Manifest(version, "stream", "", 0, (), self.terms())
+        announced = Manifest(version, self.kind, "", 0, (), self.terms())
 
         def take(number: int) -> None:
             results[number] = attempt(lambda: self.receivers[number](announced, number + 1))
@@ -235,23 +246,33 @@ def attempt(work: Callable[[], Any]) -> Any:
         return error
 
 
-@contextmanager
-def ends(**more: Any) -> Iterator[Ends]:
-    made = Ends(**more)
-    try:
-        yield made
-    finally:
-        made.sender.close()
-        for receiver in made.receivers:
-            receiver.close()
-        made.point.close()
+@pytest.fixture(params=["gloo", "shared_memory"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """The transports that need no device: the protocol is the same over each."""
+    return str(request.param)
+
+
+@pytest.fixture
+def ends(kind: str) -> Callable[..., Any]:
+    @contextmanager
+    def make(**more: Any) -> Iterator[Ends]:
+        made = Ends(kind, **more)
+        try:
+            yield made
+        finally:
+            made.sender.close()
+            for receiver in made.receivers:
+                receiver.close()
+            made.point.close()
+
+    return make
 
 
 def held(source: ReceivedBuckets) -> Named:
     return {name: tensor.clone() for name, tensor in source.tensors()}
 
 
-def test_every_receiver_has_every_bit_and_the_senders_digest() -> None:
+def test_every_receiver_has_every_bit_and_the_senders_digest(ends: Callable[..., Any]) -> None:
     with ends() as both:
         for version in (1, 2):
             wanted = tensors(version)
@@ -265,23 +286,27 @@ def test_every_receiver_has_every_bit_and_the_senders_digest() -> None:
                 assert source.intact()
 
 
-def test_one_channel_serves_the_whole_run() -> None:
+def test_one_channel_serves_the_whole_run(ends: Callable[..., Any]) -> None:
     with ends() as both:
         for version in range(5):
             both.push(tensors(version).items(), version)
         assert sorted(both.made) == [0, 1, 2]
 
 
-def test_a_version_that_is_kept_is_not_touched_by_the_next() -> None:
+def test_a_version_that_is_kept_is_not_touched_by_the_next(ends: Callable[..., Any]) -> None:
     with ends(receivers=1) as both:
         first = both.push(tensors(1).items(), 1)[1][0]
-        both.push(tensors(2).items(), 2)
+        second = both.push(tensors(2).items(), 2, base=1)[1][0]
         assert same(held(first), tensors(1))
         assert first.intact()
+        both.push(tensors(3).items(), 3)  # version 2 was not committed: it may be written over, version 1 may not
+        assert same(held(first), tensors(1))
+        assert first.intact()
+        assert both.kind == "gloo" or not second.intact()
 
 
-def test_a_byte_that_changed_on_the_way_is_seen() -> None:
-    with ends(fault=2) as both:
+def test_a_byte_that_changed_on_the_way_is_seen(ends: Callable[..., Any]) -> None:
+    with ends(corrupt=2) as both:
         assert all(source.intact() for source in both.push(tensors(1).items(), 1)[1])
         sent, got = both.push(tensors(2).items(), 2)
         for source in got:
@@ -290,7 +315,7 @@ def test_a_byte_that_changed_on_the_way_is_seen() -> None:
         assert all(source.intact() for source in both.push(tensors(3).items(), 3)[1])
 
 
-def test_a_sender_that_fails_half_way_tells_the_others_at_once() -> None:
+def test_a_sender_that_fails_half_way_tells_the_others_at_once(ends: Callable[..., Any]) -> None:
     def broken() -> Iterator[tuple[str, torch.Tensor]]:
         yield from list(tensors().items())[:7]
         raise RuntimeError("the export broke")
@@ -302,7 +327,7 @@ def test_a_sender_that_fails_half_way_tells_the_others_at_once() -> None:
         assert same(held(both.push(tensors(1).items(), 2)[1][0]), tensors(1))
 
 
-def test_a_receiver_of_another_version_refuses() -> None:
+def test_a_receiver_of_another_version_refuses(ends: Callable[..., Any]) -> None:
     with ends(receivers=1) as both:
         both.version_of_sender = 8
         _, (error,) = both.push({"w": torch.ones(3)}.items(), 7)
@@ -310,7 +335,7 @@ def test_a_receiver_of_another_version_refuses() -> None:
 
 
 def test_nobody_to_meet_is_an_error_and_not_a_wait() -> None:
-    sender = StreamPublisher("stream", GlooChannel, 1024)
+    sender = StreamPublisher(connect, 1024)
     with pytest.raises(SyncError, match="has not said where to meet"):
         sender.publish(tensors().items(), 1)
 
@@ -318,7 +343,7 @@ def test_nobody_to_meet_is_an_error_and_not_a_wait() -> None:
 # deltas over the stream ----------------------------------------------------------------------------------------
 
 
-def test_a_delta_carries_what_changed_and_arrives_as_the_whole() -> None:
+def test_a_delta_carries_what_changed_and_arrives_as_the_whole(ends: Callable[..., Any]) -> None:
     old = {"w": torch.randn(4000).bfloat16(), "b": torch.randn(100)}
     new = {name: tensor.clone() for name, tensor in old.items()}
     new["w"][::50] += 1
@@ -326,13 +351,13 @@ def test_a_delta_carries_what_changed_and_arrives_as_the_whole() -> None:
         both.push(old.items(), 1)
         channel: Any = both.sender._channel
         before = channel.carried = 0
-        plain = channel.broadcast
+        plain = channel.give
 
-        def broadcast(flat: torch.Tensor) -> None:
+        def give(flat: torch.Tensor) -> None:
             channel.carried += flat.numel()
             plain(flat)
 
-        channel.broadcast = broadcast
+        channel.give = give
         sent, got = both.push(new.items(), 2, base=1)
         assert before < channel.carried < 3000 < sent.nbytes
         for source in got:
@@ -340,7 +365,7 @@ def test_a_delta_carries_what_changed_and_arrives_as_the_whole() -> None:
             assert source.digest() == sent.digest
 
 
-def test_without_a_common_base_everything_is_sent() -> None:
+def test_without_a_common_base_everything_is_sent(ends: Callable[..., Any]) -> None:
     named = {"w": torch.randn(500)}
     with ends(deltas=True, bucket=1 << 14) as both:
         both.push(named.items(), 1)
@@ -354,33 +379,101 @@ def test_without_a_common_base_everything_is_sent() -> None:
         assert isinstance(sent, Manifest)
 
 
+def test_a_delta_is_applied_to_what_the_version_before_really_was(ends: Callable[..., Any]) -> None:
+    """Over memory that sender and receivers share, too, where the next version is packed beside the last."""
+    named = {"w": torch.randn(4000).bfloat16(), "b": torch.randn(100)}
+    with ends(bucket=1 << 14, deltas=True) as both:
+        for version in range(1, 6):
+            named["w"][version * 7] += 1
+            if version == 3:
+                named["b"] = torch.randn(100)  # as a whole
+            sent, got = both.push(named.items(), version, base=version - 1 or None)
+            for source in got:
+                assert same(held(source), named)
+                assert source.digest() == sent.digest
+
+
+# shared memory -----------------------------------------------------------------------------------------------------
+
+
+def test_a_receiver_cannot_reach_the_senders_bytes_and_keeps_its_own() -> None:
+    sent = SharedBuffer(256)
+    sent.flat.fill_(7)
+    first, second = map_bytes(sent.path, 256), map_bytes(sent.path, 256)
+    first.fill_(0)
+    assert bool((second == 7).all())
+    path = sent.path
+    sent.close()
+    sent.close()
+    assert bool((second == 7).all())  # whoever has it mapped keeps it
+    with pytest.raises(OSError, match=r"No such file|fd"):
+        map_bytes(path, 256)
+
+
+def test_what_was_sent_can_give_its_memory_up(kind: str) -> None:
+    """A tensor that numpy has shared memory with cannot."""
+    both = Ends(kind, receivers=1)
+    named = tensors()
+    _, (got,) = both.push(named.items(), 1)
+    for tensor in named.values():
+        tensor.untyped_storage().resize_(0)
+    assert same(held(got), tensors())
+    both.sender.close()
+    both.receivers[0].close()
+    both.point.close()
+
+
+def test_what_cannot_be_mapped_is_named() -> None:
+    with pytest.raises(ValueError, match="has 64 bytes, its packet says 128"):
+        map_bytes(SharedBuffer(64).path, 128)
+
+
+def test_another_transport_is_refused_by_name() -> None:
+    with pytest.raises(SyncError, match="weights of kind 'nccl': this end has shared_memory and gloo"):
+        connect({"kind": "nccl"}, 1)
+
+
+@pytest.mark.parametrize("size", [64, 4096])
+def test_a_mark_taken_while_packing_is_that_of_the_bytes(size: int) -> None:
+    for bucket in Packer(size).pack(tensors().items()):
+        assert bucket.mark == mark_of(bucket.flat, "xxh3") == xxhash.xxh3_128(view_of(bucket.flat)).digest()
+
+
 # between processes -----------------------------------------------------------------------------------------------
 
 RECEIVING = """
 import json, sys, torch
-from vime_core.weights.stream.gloo import GlooReceiver
+from vime_core.weights.transports.host import HostReceiver
 from vime_core.weights.manifest import Manifest
 terms, rank = json.loads(sys.argv[1]), int(sys.argv[2])
-receive = GlooReceiver()
+receive = HostReceiver()
 for version in (1, 2, 3):
-    source = receive(Manifest(version, "stream", "", 0, (), terms), rank)
+    source = receive(Manifest(version, terms["kind"], "", 0, (), terms), rank)
     total = sum(float(t.double().sum()) for _, t in source.tensors())
     print(json.dumps([version, source.digest(), source.manifest.names, round(total, 6)]), flush=True)
 """
 
 
-def test_the_same_stream_between_processes() -> None:
+def test_the_same_stream_between_processes(kind: str) -> None:
     import json
 
     point = RendezvousStore("127.0.0.1")
     point.open()
-    terms = {"host": point.host, "port": point.port, "group": "g", "world": 3, "bucket": 4096, "timeout": 60.0}
+    terms = {
+        "kind": kind,
+        "host": point.host,
+        "port": point.port,
+        "group": "g",
+        "world": 3,
+        "bucket": 4096,
+        "timeout": 60.0,
+    }
     command = [sys.executable, "-c", RECEIVING, json.dumps(terms)]
     workers = [
         subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in (1, 2)
     ]
-    sender = StreamPublisher("stream", GlooChannel, 4096, deltas=True)
+    sender = StreamPublisher(connect, 4096, deltas=True)
     wanted = []
     try:
         for version in (1, 2, 3):

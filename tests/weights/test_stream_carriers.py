@@ -13,12 +13,13 @@ import torch
 
 from tests.support.threads import in_threads
 from vime_core.api.errors import SyncError
-from vime_core.weights.gloo_link import GlooLink, RendezvousStore
 from vime_core.weights.manifest import Manifest
-from vime_core.weights.stream.communicator import CommunicatorChannel, enabled
-from vime_core.weights.stream.receiver import StreamReceiver
-from vime_core.weights.stream.sender import StreamPublisher
-from vime_core.weights.stream.shared import SharedChannel, from_text, machine, to_text
+from vime_core.weights.receiver import StreamReceiver
+from vime_core.weights.rendezvous import RendezvousStore
+from vime_core.weights.sender import StreamPublisher
+from vime_core.weights.transports.communicator import CommunicatorChannel, enabled
+from vime_core.weights.transports.device_memory import SharedChannel, from_text, machine, to_text
+from vime_core.weights.transports.gloo import GlooChannel
 
 
 class FileExporter:
@@ -53,7 +54,8 @@ def point() -> Iterator[RendezvousStore]:
 
 
 def terms(point: RendezvousStore, timeout: float = 20.0) -> dict[str, Any]:
-    return {"host": point.host, "port": point.port, "group": "g", "world": 3, "bucket": 512, "timeout": timeout}
+    place = {"kind": "shared", "host": point.host, "port": point.port}
+    return {**place, "group": "g", "world": 3, "bucket": 512, "timeout": timeout}
 
 
 def test_each_trainer_rank_serves_the_worker_on_its_own_device(point, tmp_path) -> None:
@@ -62,7 +64,7 @@ def test_each_trainer_rank_serves_the_worker_on_its_own_device(point, tmp_path) 
     def channel(sends: bool, chip: int) -> Callable[[Any, int], SharedChannel]:
         return lambda agreed, rank: SharedChannel(agreed, rank, FileExporter(tmp_path, chip), sends)
 
-    senders = [StreamPublisher("shared", channel(True, chip), 2048) for chip in (4, 5)]
+    senders = [StreamPublisher(channel(True, chip), 2048) for chip in (4, 5)]
     receivers = [StreamReceiver(channel(False, chip)) for chip in (4, 5)]
     agreed = terms(point)
     for version in (1, 2):
@@ -143,7 +145,7 @@ class GlooCommunicator:
         if rank == 0:
             self._point = torch.distributed.TCPStore(host, port, is_master=True, wait_for_workers=False)
         place = {"host": host, "port": port, "group": "own", "world": world, "bucket": 1 << 20, "timeout": 20.0}
-        self.link = GlooLink(place, rank)
+        self.link = GlooChannel(place, rank)
 
     def broadcast(self, flat: torch.Tensor, src: int) -> None:
         assert src == 0
@@ -170,7 +172,7 @@ CPU = {"current_device": lambda: 0, "synchronize": lambda: None, "device": lambd
 
 def test_a_communicator_carries_versions_for_the_whole_run(point) -> None:
     agreed = terms(point)
-    sender = StreamPublisher("xccl", GlooBacked, 2048)
+    sender = StreamPublisher(GlooBacked, 2048)
     receivers = [StreamReceiver(GlooBacked) for _ in range(2)]
     for version in (1, 2):
         wanted = {"w": torch.full((700,), float(version)), "n": torch.arange(5)}

@@ -10,7 +10,7 @@ from vime_core import Config
 from vime_core.api.errors import Interrupted, SyncError, TrainerError
 from vime_core.api.weight_sync import EngineProof
 from vime_core.weights.manifest import Manifest
-from vime_core.weights.stream.gloo import StreamGlooSync
+from vime_core.weights.transports.gloo import GlooSync
 
 
 class Ends:
@@ -41,16 +41,16 @@ class Ends:
 
 @pytest.fixture
 def sync():
-    made = StreamGlooSync(Config())
+    made = GlooSync(Config())
     yield made
     made.close()
 
 
-def deliver(sync: StreamGlooSync, ends: Ends, version: int) -> Any:
+def deliver(sync: GlooSync, ends: Ends, version: int) -> Any:
     return sync.deliver(ends, ends, version, {})
 
 
-def test_both_ends_get_the_same_terms_and_the_base_only_after_a_commit(sync: StreamGlooSync) -> None:
+def test_both_ends_get_the_same_terms_and_the_base_only_after_a_commit(sync: GlooSync) -> None:
     ends = Ends()
     deliver(sync, ends, 1)
     deliver(sync, ends, 2)  # version 1 was not committed: nobody may build on it
@@ -84,7 +84,7 @@ def test_a_failure_is_a_sync_error_and_the_next_push_meets_anew(sync, trainer, e
     assert ends.terms[2]["base"] is None
 
 
-def test_a_stop_is_a_stop(sync: StreamGlooSync) -> None:
+def test_a_stop_is_a_stop(sync: GlooSync) -> None:
     ends = Ends()
     ends.trainer_fault = Interrupted(15)
     with pytest.raises(Interrupted):

@@ -75,15 +75,11 @@ class WeightSync(abc.ABC):
     """
 
     #: string target of the trainer's end, called once with (configuration, name of the sync)
-    publisher: ClassVar[str] = "vime_core.weights.publisher:Publisher.create"
+    publisher: ClassVar[str] = "vime_core.weights.transports.host:make_publisher"
     #: string target of the engine's end: a function of (manifest, rank), or a class made once a worker and then called
-    receiver: ClassVar[str] = "vime_core.weights.sources:ReceivedBytes.of"
+    receiver: ClassVar[str] = "vime_core.weights.transports.host:HostReceiver"
     #: every trainer rank has a publisher, not rank 0 alone
     every_rank_sends: ClassVar[bool] = False
-    #: engines may go on generating while weights arrive
-    supports_inflight: ClassVar[bool] = False
-    #: trainer and engine may sit on different machines
-    supports_multi_node: ClassVar[bool] = False
 
     @abc.abstractmethod
     def connect(self, trainer: Any, engines: Any) -> None: ...

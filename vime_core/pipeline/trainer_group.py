@@ -88,10 +88,6 @@ class TrainerGroup:
         deadline = self.config.sync.vllm_weight_transfer_timeout_sec
         return self._all("publish", deadline, f"export of weights version {version}", version)[0]
 
-    def broadcast(self, version: int, world: int) -> Any:
-        """Start sending the published bytes from rank 0 to ``world - 1`` engine workers; a reference to wait for."""
-        return self.ranks[0].broadcast.remote(version, world)
-
     def score(self, tokens: list[int]) -> list[float]:
         """Log-probs [len(tokens) - 1] of tokens[1:] given their prefixes, at temperature 1."""
         answers = self._all("score", self.config.train.train_timeout_secs, "log-probs of the canary", tokens)

@@ -150,11 +150,6 @@ class TrainerWorker:
             self.publisher = make(self.config, self.config.sync.weight_sync or "")
         return self.publisher
 
-    def broadcast(self, version: int, world: int) -> None:
-        """Send the published bytes to ``world - 1`` engine workers (syncs that need a sender only)."""
-        if self.publisher is not None:
-            self.publisher.broadcast(version, world)
-
     def score(self, tokens: list[int]) -> list[float] | None:
         """Log-probs [len(tokens) - 1] of tokens[1:] at temperature 1; None before the last pipeline stage."""
         self.memory.require("weights")

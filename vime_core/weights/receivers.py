@@ -11,14 +11,14 @@ from collections.abc import Callable
 from vime_core.api.errors import EngineError
 from vime_core.plugin.targets import load_target
 from vime_core.weights.manifest import Manifest
-from vime_core.weights.sources import Received
+from vime_core.weights.received import ReceivedBuckets
 
 RECEIVER_VARIABLE = "VIME_WEIGHT_RECEIVER"
-#: memory of this machine, or a group that is made for the transfer
-RECEIVER = "vime_core.weights.sources:ReceivedBytes.of"
+#: memory of this machine, or gloo
+RECEIVER = "vime_core.weights.transports.host:HostReceiver"
 
 #: (manifest, this worker's rank in a collective transfer) -> the weights. Raises what went wrong
-Receive = Callable[[Manifest, int], Received]
+Receive = Callable[[Manifest, int], ReceivedBuckets]
 
 
 def make_receiver(target: str) -> Receive:

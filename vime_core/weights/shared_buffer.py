@@ -7,69 +7,36 @@ On Linux a buffer is a memfd, reached by others as ``/proc/<pid>/fd/<n>``: no na
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import mmap
 import os
 import tempfile
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
-
-    from vime_core.weights.manifest import Manifest
-
-#: bytes written and digested at a time: small enough to still be in the cache for the second of the two
-CHUNK = 1 << 20
+import torch
 
 
 class SharedBuffer:
-    """A growing buffer with one writer. ``path`` is where other processes open it.
+    """[size] uint8 with one writer. ``path`` is where other processes open it. Pages that were never written cost
+    nothing."""
 
-    Once its size is known the buffer is mapped, and a copy into the mapping costs half of what a system call does.
-    """
-
-    def __init__(self, tag: str) -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size
         self._file: str | None = None
-        self._map: mmap.mmap | None = None
         if hasattr(os, "memfd_create"):
-            self.fd = os.memfd_create(tag)
-            self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
+            self._fd = os.memfd_create("vime-weights")
+            self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
         else:
-            self.fd, self.path = tempfile.mkstemp(prefix=tag)
+            self._fd, self.path = tempfile.mkstemp(prefix="vime-weights")
             self._file = self.path
-
-    def write(self, offset: int, view: memoryview) -> None:
-        if self._map is not None and offset + len(view) <= len(self._map):
-            memoryview(self._map)[offset : offset + len(view)] = view
-            return
-        while view:
-            written = os.pwrite(self.fd, view, offset)
-            view, offset = view[written:], offset + written
-
-    def flip(self, offset: int) -> None:
-        """Change one byte (what the fault hook of the tests does)."""
-        byte = os.pread(self.fd, 1, offset)
-        os.pwrite(self.fd, bytes([byte[0] ^ 0xFF]), offset)
-
-    def resize(self, size: int) -> None:
-        """Set the size, which drops what is behind it; later writes within it are copies in memory."""
-        if self._map is not None and len(self._map) == size:
-            return
-        self._unmap()
-        os.ftruncate(self.fd, size)
-        self._map = mmap.mmap(self.fd, size) if size else None
-
-    def _unmap(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        os.ftruncate(self._fd, size)
+        self.flat = torch.frombuffer(mmap.mmap(self._fd, size), dtype=torch.uint8)
 
     def close(self) -> None:
-        if self.fd < 0:
+        """Whoever has it mapped keeps it; nobody can open it any more. Idempotent."""
+        if self._fd < 0:
             return
-        self._unmap()
-        os.close(self.fd)
-        self.fd = -1
+        self.flat = torch.empty(0, dtype=torch.uint8)
+        os.close(self._fd)
+        self._fd = -1
         if self._file is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._file)
@@ -82,30 +49,12 @@ def map_bytes(path: str, size: int) -> torch.Tensor:
         OSError: the writer is gone.
         ValueError: the buffer is smaller than ``size``.
     """
-    import torch
-
     fd = os.open(path, os.O_RDONLY)
     try:
         have = os.fstat(fd).st_size
         if have < size:
-            raise ValueError(f"buffer {path} has {have} bytes, its manifest says {size}")
+            raise ValueError(f"buffer {path} has {have} bytes, its packet says {size}")
         # a private mapping is writable, which torch wants, and can never reach the sender's bytes
         return torch.frombuffer(mmap.mmap(fd, size, access=mmap.ACCESS_COPY), dtype=torch.uint8)
     finally:
         os.close(fd)
-
-
-def digest_of(flat: torch.Tensor, manifest: Manifest) -> str:
-    """xxh3_128 of the tensors' bytes in manifest order; ``flat`` is [manifest.size] uint8."""
-    import xxhash
-
-    view = memoryview(flat.numpy())  # type: ignore[arg-type]
-    state = xxhash.xxh3_128()
-    for entry in manifest.tensors:
-        state.update(view[entry.offset : entry.offset + entry.nbytes])
-    return state.hexdigest()
-
-
-def short_tag(text: str) -> str:
-    """A few characters that tell runs apart in names of processes and buffers."""
-    return hashlib.blake2s(text.encode(), digest_size=4).hexdigest()

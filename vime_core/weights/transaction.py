@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -28,9 +29,6 @@ class TrainerHandle(Protocol):
     def publish(self, version: int) -> Manifest:
         """All ranks export; rank 0's ``Publisher.publish`` gives the manifest."""
 
-    def broadcast(self, version: int, world: int) -> Any:
-        """Start rank 0's ``Publisher.broadcast``; a Ray reference to wait for. Only a sync over a network asks."""
-
     def score(self, tokens: list[int]) -> Sequence[float]:
         """Log-probs of tokens[1:] given their prefixes, at temperature 1."""
 
@@ -42,8 +40,6 @@ class TransactionalSync(WeightSync):
     sampled with. The run's version moves when :meth:`push` returns: after every digest, every count of names and the
     canary agreed. Until then, and after an error, all engines can be and are taken back.
     """
-
-    supports_inflight = True
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -81,6 +77,7 @@ class TransactionalSync(WeightSync):
         self._trainer = self._engines = None
 
     # what a sync that carries bytes in another way says for itself --------------------------------------------
+    @abc.abstractmethod
     def deliver(
         self, trainer: Any, engines: Any, version: int, phases: dict[str, float]
     ) -> tuple[Manifest, list[EngineProof]]:
@@ -89,18 +86,9 @@ class TransactionalSync(WeightSync):
         Raises:
             SyncError: all engines are at their old version.
         """
-        with _timed(phases, "publish"):
-            manifest = trainer.publish(version)
-        with _timed(phases, "transfer"):
-            proofs = self._carry(manifest)
-        return manifest, proofs
 
     def committed(self, version: int) -> None:
         """``version`` is what all engines serve from here on."""
-
-    def _carry(self, manifest: Manifest) -> list[EngineProof]:
-        """Get the bytes to every engine and into its model. Raises SyncError with all engines at their old version."""
-        return self._engines.apply(manifest)
 
     def _back(self, version: int, former: Sequence[int]) -> str:
         """Take the engines back; what became of it."""

@@ -20,12 +20,14 @@ from tests.support.threads import in_threads
 from vime_core import Config, VimeError
 from vime_core.api.errors import SyncError
 from vime_core.api.weight_sync import Topology
-from vime_core.weights.gloo_link import RendezvousStore
+from vime_core.weights.channel import Rendezvous
 from vime_core.weights.manifest import Manifest
-from vime_core.weights.stream.channel import LossConfig
-from vime_core.weights.stream.communicator import CommunicatorChannel
-from vime_core.weights.stream.gloo import GlooChannel, GlooReceiver
-from vime_core.weights.stream.shared import from_text, to_text
+from vime_core.weights.rendezvous import RendezvousStore
+from vime_core.weights.sender import StreamPublisher
+from vime_core.weights.transports.communicator import CommunicatorChannel
+from vime_core.weights.transports.device_memory import from_text, to_text
+from vime_core.weights.transports.gloo import GlooChannel
+from vime_core.weights.transports.host import HostReceiver
 
 HAS_GPU = torch.cuda.is_available()
 
@@ -50,7 +52,15 @@ def point() -> Iterator[RendezvousStore]:
 
 
 def terms(point: RendezvousStore, world: int = 2) -> dict[str, Any]:
-    return {"host": point.host, "port": point.port, "group": "g", "world": world, "bucket": 1024, "timeout": 30.0}
+    return {
+        "kind": "gloo",
+        "host": point.host,
+        "port": point.port,
+        "group": "g",
+        "world": world,
+        "bucket": 1024,
+        "timeout": 30.0,
+    }
 
 
 # which one -----------------------------------------------------------------------------------------------------------
@@ -74,7 +84,7 @@ def test_both_ends_of_each_sync_can_be_named_and_made() -> None:
     from vime_core.plugin.targets import load_target
 
     for sync in (nccl.NcclSync, ipc.CudaIpcSync):
-        assert load_target(sync.publisher)(Config()).kind == sync.kind
+        assert isinstance(load_target(sync.publisher)(Config()), StreamPublisher)
         assert callable(load_target(sync.receiver)())
     assert (nccl.NcclSync.every_rank_sends, ipc.CudaIpcSync.every_rank_sends) == (False, True)
 
@@ -93,7 +103,7 @@ def test_without_a_gpu_each_end_says_what_is_missing(point) -> None:
 def test_the_plugins_publisher_sends_what_a_receiver_checks(point, delta: bool) -> None:
     """Real bytes between the two ends, by the configuration's bucket size and this plugin's option."""
     config = Config(plugins={"cuda": CudaOptions(delta=delta)}).replace("sync", update_weight_buffer_size=4096)
-    sender, receiver = publisher_of(config, "gloo", GlooChannel), GlooReceiver()
+    sender, receiver = publisher_of(config, GlooChannel), HostReceiver()
     agreed, named = terms(point), {"w": torch.randn(3000).bfloat16(), "b": torch.arange(7.0)}
     for version in (1, 2):
         named["w"][version] += 1
@@ -116,7 +126,7 @@ def test_the_plugins_publisher_sends_what_a_receiver_checks(point, delta: bool) 
 class WithoutDevice(nccl.NcclChannel):
     """The channel where torch.cuda would be, on a machine without: everything else is vLLM's own."""
 
-    def __init__(self, agreed: LossConfig, rank: int) -> None:
+    def __init__(self, agreed: Rendezvous, rank: int) -> None:
         functions = {"current_device": lambda: 0, "device": lambda _: contextlib.nullcontext()}
         CommunicatorChannel.__init__(self, agreed, rank, SimpleNamespace(**functions), "cpu")
 

@@ -212,7 +212,8 @@ def run(folder: Path, *names: str) -> Failures:
     report = folder / "report.xml"
     files = [str(WRONG / f"{name}.py") for name in names]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *files]
-    environ = {**os.environ, "WRONG_PLUGINS": str(folder)}
+    path = os.pathsep.join([str(WRONG), os.environ.get("PYTHONPATH", "")])  # a trainer imports its publisher by name
+    environ = {**os.environ, "WRONG_PLUGINS": str(folder), "PYTHONPATH": path}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=600)
     assert report.exists(), done.stdout + done.stderr
     found: Failures = {}

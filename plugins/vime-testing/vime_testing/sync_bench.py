@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from vime_core.inference.group import EngineGroup
 
 #: where a worker of the core's engines finds what a manifest describes
-RECEIVER = "vime_core.weights.sources:ReceivedBytes.of"
+RECEIVER = "vime_core.weights.transports.host:HostReceiver"
 #: the trainer's end: called with the configuration and the name of the sync
-PUBLISHER = "vime_core.weights.publisher:Publisher.create"
+PUBLISHER = "vime_core.weights.transports.host:make_publisher"
 CANARY = (3, 1, 4, 1, 5)
 _CALL = 60.0
 
@@ -41,9 +41,6 @@ class BenchTrainer:
 
     def publish(self, version: int) -> Any:
         return self._publisher.publish(iter(self._weights.items()), version)
-
-    def broadcast(self, version: int, world: int) -> None:
-        self._publisher.broadcast(version, world)
 
     def score(self, tokens: list[int]) -> list[float]:
         return answer_of(self._weights, tokens)
@@ -64,9 +61,6 @@ class TrainerHandle:
 
     def publish(self, version: int) -> Any:
         return self._get("publish", version)
-
-    def broadcast(self, version: int, world: int) -> Any:
-        return self._actor.broadcast.remote(version, world)
 
     def score(self, tokens: list[int]) -> list[float]:
         scores: list[float] = self._get("score", tokens)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.inference.vllm.layout import TIED_HEAD, layout_faults
 from vime_core.inference.vllm.upstream_fixes import reset_moe_kernels
+from vime_core.weights.checkpoint import Checkpoint, Source
 from vime_core.weights.manifest import Manifest
 from vime_core.weights.outcome import Outcome
+from vime_core.weights.received import ReceivedBuckets
 from vime_core.weights.receivers import Receive
-from vime_core.weights.sources import Checkpoint, Received, Source
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +74,7 @@ class WeightReceiver:
         self.current, self.previous = self.previous, None
         self.outcome.refused = "rolled back"
 
-    def _checked(self, manifest: Manifest, rank_offset: int) -> Received:
+    def _checked(self, manifest: Manifest, rank_offset: int) -> ReceivedBuckets:
         outcome, started = self.outcome, time.perf_counter()
         if outcome.dirty:
             raise UpdateRejected("the model is damaged by an earlier update; restart this engine")
@@ -91,7 +92,7 @@ class WeightReceiver:
             raise UpdateRejected(f"received bytes have digest {outcome.digest}, the sender's have {manifest.digest}")
         return source
 
-    def _exchange(self, source: Received) -> None:
+    def _exchange(self, source: ReceivedBuckets) -> None:
         started = time.perf_counter()
         try:
             self._load(source)

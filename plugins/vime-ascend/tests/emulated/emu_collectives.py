@@ -7,7 +7,7 @@ import json
 import emulated
 import pytest
 
-from vime_core.weights.gloo_link import RendezvousStore
+from vime_core.weights.rendezvous import RendezvousStore
 
 GROUP = """
 import torch.distributed as dist
@@ -39,8 +39,8 @@ STREAM = """
 import torch
 from vime_ascend.sync.hccl import HcclChannel
 from vime_ascend.sync.ipc import receiving, sending
-from vime_core.weights.stream.receiver import StreamReceiver
-from vime_core.weights.stream.sender import StreamPublisher
+from vime_core.weights.receiver import StreamReceiver
+from vime_core.weights.sender import StreamPublisher
 from vime_core.weights.manifest import Manifest
 from vime_core.api.errors import SyncError
 
@@ -69,7 +69,7 @@ def total(tensors):
 rows = []
 try:
     if rank == 0:
-        end = StreamPublisher(kind, counted(here), 4096, deltas=True)
+        end = StreamPublisher(counted(here), 4096, deltas=True)
         for version in (1, 2, 3, 4, 5):
             end.open({**terms, "base": version - 1 or None})
             named = {name: tensor.npu() for name, tensor in weights(version).items()}
@@ -89,7 +89,7 @@ os._exit(0)
 
 
 def terms(point: RendezvousStore, world: int) -> str:
-    place = {"host": point.host, "port": point.port}
+    place = {"kind": "", "host": point.host, "port": point.port}
     return json.dumps({**place, "group": "g", "world": world, "bucket": 4096, "timeout": 60.0})
 
 

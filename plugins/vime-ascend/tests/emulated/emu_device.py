@@ -9,9 +9,9 @@ from vime_ascend.backend import AscendBackend
 from vime_testing import DeviceSuite
 
 from vime_core.training.offload import Offload
-from vime_core.weights.stream import delta
-from vime_core.weights.stream.bucket import Packer
-from vime_core.weights.stream.checksum import sums
+from vime_core.weights import delta
+from vime_core.weights.bucket import Packer
+from vime_core.weights.checksum import sums
 
 
 class TestAscend(DeviceSuite):

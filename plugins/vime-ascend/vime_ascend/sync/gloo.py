@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from vime_ascend.config import AscendOptions
-from vime_core.weights.stream import gloo
-from vime_core.weights.stream.channel import Connect
-from vime_core.weights.stream.sender import StreamPublisher
+from vime_core.weights.channel import Connect
+from vime_core.weights.sender import StreamPublisher
+from vime_core.weights.transports import gloo
 
 if TYPE_CHECKING:
     from vime_core import Config
 
 
-class StreamGlooSync(gloo.StreamGlooSync):
+class StreamGlooSync(gloo.GlooSync):
     publisher: ClassVar[str] = "vime_ascend.sync.gloo:make_publisher"
 
 
 def make_publisher(config: Config, name: str = "") -> StreamPublisher:
-    return publisher_of(config, StreamGlooSync.kind, gloo.GlooChannel)
+    return publisher_of(config, gloo.GlooChannel)
 
 
-def publisher_of(config: Config, kind: str, connect: Connect) -> StreamPublisher:
+def publisher_of(config: Config, connect: Connect) -> StreamPublisher:
     """The trainer's end of a run, whatever carries its bytes."""
     options = config.plugins.get("ascend") or AscendOptions()
-    return StreamPublisher.of(config, kind, connect, deltas=options.delta)
+    return StreamPublisher.of(config, connect, deltas=options.delta)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_ascend.sync.gloo import publisher_of
-from vime_core.weights.stream.channel import LossConfig
-from vime_core.weights.stream.communicator import CommunicatorChannel
-from vime_core.weights.stream.receiver import StreamReceiver
-from vime_core.weights.stream.sender import StreamPublisher
-from vime_core.weights.stream.transaction import StreamSync
+from vime_core.weights.channel import Rendezvous
+from vime_core.weights.receiver import StreamReceiver
+from vime_core.weights.sender import StreamPublisher
+from vime_core.weights.sync import StreamSync
+from vime_core.weights.transports.communicator import CommunicatorChannel
 
 if TYPE_CHECKING:
     from vime_core import Config
@@ -19,7 +19,7 @@ class HcclChannel(CommunicatorChannel):
     library: ClassVar[str] = "HCCL"
     remedy: ClassVar[str] = "source set_env.sh of CANN in the shell that starts vime, or set HCCL_SO_PATH"
 
-    def __init__(self, terms: LossConfig, rank: int) -> None:
+    def __init__(self, terms: Rendezvous, rank: int) -> None:
         from vime_ascend.runtime import load
 
         super().__init__(terms, rank, load(), "npu")
@@ -47,4 +47,4 @@ class HcclReceiver(StreamReceiver):
 
 
 def make_publisher(config: Config, name: str = "") -> StreamPublisher:
-    return publisher_of(config, "hccl", HcclChannel)
+    return publisher_of(config, HcclChannel)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_ascend.sync.gloo import publisher_of
 from vime_ascend.visible import seen
-from vime_core.weights.stream.channel import LossConfig
-from vime_core.weights.stream.receiver import StreamReceiver
-from vime_core.weights.stream.sender import StreamPublisher
-from vime_core.weights.stream.shared import SharedChannel, from_text, machine, to_text
-from vime_core.weights.stream.transaction import StreamSync
+from vime_core.weights.channel import Rendezvous
+from vime_core.weights.receiver import StreamReceiver
+from vime_core.weights.sender import StreamPublisher
+from vime_core.weights.sync import StreamSync
+from vime_core.weights.transports.device_memory import SharedChannel, from_text, machine, to_text
 
 if TYPE_CHECKING:
     import torch
@@ -63,14 +63,13 @@ class NpuIpcSync(StreamSync):
     publisher: ClassVar[str] = "vime_ascend.sync.ipc:make_publisher"
     receiver: ClassVar[str] = "vime_ascend.sync.ipc:IpcReceiver"
     every_rank_sends: ClassVar[bool] = True
-    supports_multi_node: ClassVar[bool] = False
 
 
-def sending(terms: LossConfig, rank: int) -> SharedChannel:
+def sending(terms: Rendezvous, rank: int) -> SharedChannel:
     return SharedChannel(terms, rank, NpuExporter(), sends=True)
 
 
-def receiving(terms: LossConfig, rank: int) -> SharedChannel:
+def receiving(terms: Rendezvous, rank: int) -> SharedChannel:
     return SharedChannel(terms, rank, NpuExporter(), sends=False)
 
 
@@ -80,4 +79,4 @@ class IpcReceiver(StreamReceiver):
 
 
 def make_publisher(config: Config, name: str = "") -> StreamPublisher:
-    return publisher_of(config, "npu_ipc", sending)
+    return publisher_of(config, sending)

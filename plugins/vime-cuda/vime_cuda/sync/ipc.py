@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.weights.stream.channel import LossConfig
-from vime_core.weights.stream.receiver import StreamReceiver
-from vime_core.weights.stream.sender import StreamPublisher
-from vime_core.weights.stream.shared import SharedChannel, from_text, machine, to_text
-from vime_core.weights.stream.transaction import StreamSync
+from vime_core.weights.channel import Rendezvous
+from vime_core.weights.receiver import StreamReceiver
+from vime_core.weights.sender import StreamPublisher
+from vime_core.weights.sync import StreamSync
+from vime_core.weights.transports.device_memory import SharedChannel, from_text, machine, to_text
 from vime_cuda.sync.publisher import publisher_of
 
 if TYPE_CHECKING:
@@ -80,14 +80,13 @@ class CudaIpcSync(StreamSync):
     publisher: ClassVar[str] = "vime_cuda.sync.ipc:make_publisher"
     receiver: ClassVar[str] = "vime_cuda.sync.ipc:IpcReceiver"
     every_rank_sends: ClassVar[bool] = True
-    supports_multi_node: ClassVar[bool] = False
 
 
-def sending(terms: LossConfig, rank: int) -> SharedChannel:
+def sending(terms: Rendezvous, rank: int) -> SharedChannel:
     return SharedChannel(terms, rank, CudaExporter(), sends=True)
 
 
-def receiving(terms: LossConfig, rank: int) -> SharedChannel:
+def receiving(terms: Rendezvous, rank: int) -> SharedChannel:
     return SharedChannel(terms, rank, CudaExporter(), sends=False)
 
 
@@ -97,4 +96,4 @@ class IpcReceiver(StreamReceiver):
 
 
 def make_publisher(config: Config, name: str = "") -> StreamPublisher:
-    return publisher_of(config, CudaIpcSync.kind, sending)
+    return publisher_of(config, sending)

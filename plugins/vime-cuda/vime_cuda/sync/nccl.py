@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.weights.stream.channel import LossConfig
-from vime_core.weights.stream.communicator import CommunicatorChannel
-from vime_core.weights.stream.receiver import StreamReceiver
-from vime_core.weights.stream.sender import StreamPublisher
-from vime_core.weights.stream.transaction import StreamSync
+from vime_core.weights.channel import Rendezvous
+from vime_core.weights.receiver import StreamReceiver
+from vime_core.weights.sender import StreamPublisher
+from vime_core.weights.sync import StreamSync
+from vime_core.weights.transports.communicator import CommunicatorChannel
 from vime_cuda.sync.publisher import publisher_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class NcclChannel(CommunicatorChannel):
     library: ClassVar[str] = "NCCL"
     remedy: ClassVar[str] = "look for libnccl.so.2 (nvidia-nccl-cu13), set VLLM_NCCL_SO_PATH, unset VLLM_DISABLE_PYNCCL"
 
-    def __init__(self, terms: LossConfig, rank: int) -> None:
+    def __init__(self, terms: Rendezvous, rank: int) -> None:
         from vime_cuda.runtime import load
 
         super().__init__(terms, rank, load(), "cuda")
@@ -49,4 +49,4 @@ class NcclReceiver(StreamReceiver):
 
 
 def make_publisher(config: Config, name: str = "") -> StreamPublisher:
-    return publisher_of(config, NcclSync.kind, NcclChannel)
+    return publisher_of(config, NcclChannel)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_core.weights.stream.channel import Connect
-from vime_core.weights.stream.sender import StreamPublisher
+from vime_core.weights.channel import Connect
+from vime_core.weights.sender import StreamPublisher
 from vime_cuda.config import CudaOptions
 
 if TYPE_CHECKING:
     from vime_core import Config
 
 
-def publisher_of(config: Config, kind: str, connect: Connect) -> StreamPublisher:
+def publisher_of(config: Config, connect: Connect) -> StreamPublisher:
     options = config.plugins.get("cuda") or CudaOptions()
-    return StreamPublisher.of(config, kind, connect, deltas=options.delta)
+    return StreamPublisher.of(config, connect, deltas=options.delta)

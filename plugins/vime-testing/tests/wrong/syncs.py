@@ -8,18 +8,29 @@ from vime_testing import WeightSyncSuite
 
 from vime_core.api.errors import SyncError
 from vime_core.api.weight_sync import EngineProof, Receipt
-from vime_core.weights.shared_memory import SharedMemorySync
+from vime_core.weights.sender import StreamPublisher
+from vime_core.weights.transports.host import connect
+from vime_core.weights.transports.shared_memory import SharedMemorySync
 
 
-class Stale(SharedMemorySync):
-    """Sends what it saw first."""
+class StalePublisher(StreamPublisher):
+    """Sends what it saw first, and says the digest of what it has."""
 
     first = None
 
-    def _carry(self, manifest):
-        Stale.first = Stale.first or manifest
-        first = Stale.first
-        return self._engines.apply(dataclasses.replace(first, version=manifest.version))
+    def publish(self, named_tensors, version):
+        mine = [(name, tensor.clone()) for name, tensor in named_tensors]
+        again, self.first = self.first is not None, self.first or mine
+        sent = super().publish(self.first, version)
+        return dataclasses.replace(sent, digest=sent.digest[::-1]) if again else sent
+
+
+def stale_publisher(config, name=""):
+    return StalePublisher.of(config, connect)
+
+
+class Stale(SharedMemorySync):
+    publisher = "syncs:stale_publisher"
 
 
 class Pretends(SharedMemorySync):
@@ -28,9 +39,9 @@ class Pretends(SharedMemorySync):
     def push(self, version):
         if self._trainer is None:
             raise SyncError("push before connect")
-        sent = self._trainer.publish(version)
-        proofs = tuple(EngineProof(name, version, sent.digest, sent.names, 0.0) for name in self._engines.names)
-        return Receipt(version, sent.digest, sent.names, sent.nbytes, 0.0, proofs)
+        digest, names, nbytes = "0" * 32, 11, 1
+        proofs = tuple(EngineProof(name, version, digest, names, 0.0) for name in self._engines.names)
+        return Receipt(version, digest, names, nbytes, 0.0, proofs)
 
 
 class Swallows(SharedMemorySync):

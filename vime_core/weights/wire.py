@@ -1,4 +1,4 @@
-"""Packets over a channel: a head of fixed size, a table, a run of bytes.
+"""Packets over a channel: a head of fixed size with the table (its rest follows where it is long), a run of bytes.
 
 The receiver knows nothing beforehand: the head says how many bytes follow, the table what they are. A sender that fails
 half way says so in a packet of its own, so nobody waits for a deadline to learn it.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api.errors import SyncError
+from vime_core.weights.channel import Channel
 from vime_core.weights.manifest import aligned
-from vime_core.weights.stream.channel import Channel
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,8 @@ WHOLE, DELTA, END, FAILED = 1, 2, 3, 4
 
 _MAGIC = 0x76696D65
 _HEAD = struct.Struct("<8q")
+#: bytes of the first run: the numbers and, where it fits, the whole table, so that a bucket is two runs and not three
+HEAD = 1 << 14
 _TABLE_LIMIT = 1 << 28
 
 
@@ -47,10 +49,12 @@ class Packet:
 def send(channel: Channel, packet: Packet) -> None:
     size = 0 if packet.flat is None else packet.flat.numel()
     numbers = (_MAGIC, packet.kind, packet.version, len(packet.table), size, packet.count, packet.base, 0)
-    _send_bytes(channel, _HEAD.pack(*numbers))
-    _send_bytes(channel, packet.table)
+    data = _HEAD.pack(*numbers) + packet.table
+    _send_bytes(channel, data[:HEAD], HEAD)
+    if len(data) > HEAD:
+        _send_bytes(channel, data[HEAD:], aligned(len(data) - HEAD))
     if packet.flat is not None and size:
-        channel.broadcast(packet.flat)
+        channel.give(packet.flat)
 
 
 def receive(channel: Channel) -> Packet:
@@ -59,27 +63,26 @@ def receive(channel: Channel) -> Packet:
     Raises:
         SyncError: what came is none; the channel can carry nothing any more.
     """
-    numbers = _HEAD.unpack(_receive_bytes(channel, _HEAD.size))
-    magic, kind, version, table, size, count, base, _ = numbers
+    data = _receive_bytes(channel, HEAD)
+    magic, kind, version, table, size, count, base, _ = _HEAD.unpack_from(data)
     if magic != _MAGIC or not 0 <= table <= _TABLE_LIMIT or size < 0 or kind not in (WHOLE, DELTA, END, FAILED):
         channel.alive = False
         raise SyncError("what arrived is no packet of weights: sender and receiver are out of step")
-    written = _receive_bytes(channel, table)
-    flat = channel.empty(size) if size else None
-    if flat is not None:
-        channel.broadcast(flat)
-    return Packet(kind, version, written, flat, count, base)
+    end = _HEAD.size + table
+    if end > HEAD:
+        data += _receive_bytes(channel, aligned(end - HEAD))
+    flat = channel.take(size) if size else None
+    return Packet(kind, version, data[_HEAD.size : end], flat, count, base)
 
 
-def _send_bytes(channel: Channel, data: bytes) -> None:
+def _send_bytes(channel: Channel, data: bytes, size: int) -> None:
     import torch
 
-    flat = channel.empty(aligned(len(data)))
-    flat[: len(data)].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    channel.broadcast(flat)
+    flat = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
+    channel.broadcast(channel.empty(size).copy_(flat))
 
 
 def _receive_bytes(channel: Channel, size: int) -> bytes:
-    flat = channel.empty(aligned(size))
+    flat = channel.empty(size)
     channel.broadcast(flat)
-    return bytes(flat[:size].cpu().numpy())
+    return bytes(flat.cpu().numpy())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from vime_core.weights.bucket import Bucket
+from vime_core.weights.checksum import Digest, mark_of
 from vime_core.weights.manifest import Manifest, TensorEntry
-from vime_core.weights.stream.bucket import Bucket
-from vime_core.weights.stream.checksum import Digest
 
 if TYPE_CHECKING:
     import torch
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 class ReceivedBuckets:
     """What the core's transfer engine asks of received weights: ``manifest``, ``digest``, ``intact``, ``tensors``."""
 
-    def __init__(self, version: int, kind: str, buckets: Sequence[Bucket], digest: str) -> None:
-        self.version, self.buckets = version, list(buckets)
+    def __init__(self, version: int, kind: str, buckets: Sequence[Bucket], digest: str, method: str) -> None:
+        self.version, self.buckets, self._method = version, list(buckets), method
         self.manifest = manifest_of(version, kind, self.buckets, digest)
 
     def digest(self) -> str:
         """Of the bytes that are held now."""
-        return digest_of(self.buckets)
+        digest = Digest()
+        for bucket in self.buckets:
+            digest.update(bucket.table(), mark_of(bucket.flat, self._method))
+        return digest.hexdigest()
 
     def intact(self) -> bool:
         return self.digest() == self.manifest.digest
@@ -39,10 +42,3 @@ def manifest_of(version: int, kind: str, buckets: Sequence[Bucket], digest: str)
         entries += [TensorEntry(e.name, e.dtype, e.shape, start + e.offset) for e in bucket.entries]
         start += bucket.flat.numel()
     return Manifest(version, kind, digest, start, tuple(entries), {})
-
-
-def digest_of(buckets: Sequence[Bucket]) -> str:
-    digest = Digest()
-    for bucket in buckets:
-        digest.update(bucket.table(), bucket.flat)
-    return digest.hexdigest()

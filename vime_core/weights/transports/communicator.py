@@ -4,7 +4,7 @@ once and kept for the run.
 The communicators are vLLM's (and its hardware plugins'), because they stand beside torch.distributed and work in a vLLM
 worker. Where the library cannot be loaded such a one disables itself without an error, and every broadcast then does
 nothing: it is refused. Each broadcast is one flat run of bytes, whatever the tensors in it are. The library's calls
-cannot be interrupted, so each runs in a thread that is left behind at the deadline.
+cannot be interrupted, so they run in a thread of the channel's, which is left behind at a deadline.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import abc
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_core.api.errors import SyncError, VimeError
-from vime_core.weights.stream.channel import LossConfig, within
+from vime_core.weights.channel import CallThread, Channel, Rendezvous
 
 if TYPE_CHECKING:
     import torch
 
 
-class CommunicatorChannel(abc.ABC):
+class CommunicatorChannel(Channel):
     """One end. Rank 0 chooses a port for the library's rendezvous and tells the others at the meeting point.
 
     Args:
@@ -32,13 +32,13 @@ class CommunicatorChannel(abc.ABC):
     #: what to do where it cannot be loaded
     remedy: ClassVar[str]
 
-    def __init__(self, terms: LossConfig, rank: int, module: Any, device_type: str) -> None:
+    def __init__(self, terms: Rendezvous, rank: int, module: Any, device_type: str) -> None:
         self._module, self._type = module, device_type
         self._index: int = module.current_device()
         self._deadline: float = terms["timeout"]
-        self.alive = True
         what = f"{self.library}, rank {rank} of {terms['world']}"
-        self._comm: Any = within(self._deadline, what, lambda: self._joined(terms, rank))
+        self._thread = CallThread(self.library)
+        self._comm: Any = self._thread.call(self._deadline, what, lambda: self._joined(terms, rank))
 
     @abc.abstractmethod
     def join(self, host: str, port: int, rank: int, world: int) -> Any:
@@ -58,7 +58,7 @@ class CommunicatorChannel(abc.ABC):
             raise SyncError(f"the {self.library} channel is closed")
         self._module.synchronize()  # what fills the bucket ran on another stream
         try:
-            within(self._deadline, f"{self.library} broadcast of weights", lambda: self._broadcast(flat))
+            self._thread.call(self._deadline, f"{self.library} broadcast of weights", lambda: self._broadcast(flat))
         except BaseException as error:
             self.alive = False
             if isinstance(error, VimeError):
@@ -67,10 +67,11 @@ class CommunicatorChannel(abc.ABC):
 
     def close(self) -> None:
         comm, self._comm, self.alive = self._comm, None, False
+        self._thread.close()
         if comm is not None:
             self.destroy(comm)
 
-    def _joined(self, terms: LossConfig, rank: int) -> Any:
+    def _joined(self, terms: Rendezvous, rank: int) -> Any:
         host, port = rendezvous(terms, rank, self.library)
         with self._module.device(self._index):
             return enabled(self.join(host, port, rank, terms["world"]), self.library, self.remedy)
@@ -95,14 +96,14 @@ def enabled(comm: Any, library: str, remedy: str) -> Any:
     return comm
 
 
-def rendezvous(terms: LossConfig, rank: int, library: str) -> tuple[str, int]:
+def rendezvous(terms: Rendezvous, rank: int, library: str) -> tuple[str, int]:
     """Where the library's handle is exchanged: a port of rank 0's machine, free a moment ago."""
     import datetime
 
     import torch.distributed as dist
 
     from vime_core.runtime.ports import free_port
-    from vime_core.weights.gloo_link import address_towards
+    from vime_core.weights.rendezvous import address_towards
 
     host, port = terms["host"], terms["port"]
     limit = datetime.timedelta(seconds=terms["timeout"])

@@ -6,15 +6,16 @@ At no time does it hold more than a bucket for each element size and one tensor 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import SyncError
+from vime_core.api.errors import ConfigError, SyncError
+from vime_core.weights import delta, wire
+from vime_core.weights.bucket import Bucket, Packer
+from vime_core.weights.channel import Channel, Connect, Rendezvous
+from vime_core.weights.checksum import Digest, mark_of
 from vime_core.weights.manifest import Manifest, TensorEntry
-from vime_core.weights.stream import delta, wire
-from vime_core.weights.stream.bucket import Bucket, Packer
-from vime_core.weights.stream.channel import Channel, Connect, LossConfig
-from vime_core.weights.stream.checksum import Digest
 
 if TYPE_CHECKING:
     import torch
@@ -26,35 +27,33 @@ class StreamPublisher:
     """Made once a sending rank. :meth:`open` says where to meet, :meth:`publish` sends.
 
     Args:
-        kind: name of the carrier, for the manifest.
         connect: makes the channel.
         bucket: bytes of a bucket.
         deltas: send changes where they are fewer bytes; keeps a copy of the version before in host memory.
-        fault: number of the sync (from 1) in which one byte is changed after its digest was taken; 0 is none.
+        corrupt: number of the sync (from 1) in which one byte is changed after its digest was taken; 0 is none.
     """
 
-    def __init__(self, kind: str, connect: Connect, bucket: int, deltas: bool = False, fault: int = 0) -> None:
-        self.kind, self._connect, self.deltas, self._fault = kind, connect, deltas, fault
+    def __init__(self, connect: Connect, bucket: int, deltas: bool = False, corrupt: int = 0) -> None:
+        self._connect, self.deltas, self.corrupt = connect, deltas, corrupt
+        self._bucket = bucket
         self._packer = Packer(bucket)
-        self._terms: LossConfig = {}
+        self._terms: Rendezvous = {}
         self._channel: Channel | None = None
         self._former: dict[int, Bucket] = {}
         self._former_version = 0
         self._count = 0
 
     @classmethod
-    def of(cls, config: Config, kind: str, connect: Connect, deltas: bool = False) -> StreamPublisher:
+    def of(cls, config: Config, connect: Connect, deltas: bool = False) -> StreamPublisher:
         """The trainer's end of a run.
 
         Raises:
             ConfigError: ``--sync-fault`` is not one.
         """
-        from vime_core.weights.publisher import fault_sync
-
         sync = config.sync
-        return cls(kind, connect, sync.update_weight_buffer_size, deltas, fault_sync(sync.sync_fault))
+        return cls(connect, sync.update_weight_buffer_size, deltas, fault_sync(sync.sync_fault))
 
-    def open(self, terms: LossConfig) -> None:
+    def open(self, terms: Rendezvous) -> None:
         """Where and with whom to meet in the next :meth:`publish`. The same group as before keeps its channel."""
         if self._channel is not None and terms.get("group") != self._terms.get("group"):
             self._channel.close()
@@ -78,9 +77,6 @@ class StreamPublisher:
                 wire.send(channel, wire.Packet(wire.FAILED, version, json.dumps({"error": text}).encode()))
             raise
 
-    def broadcast(self, version: int, world: int) -> None:
-        """Nothing: :meth:`publish` has sent everything."""
-
     def close(self) -> None:
         if self._channel is not None:
             self._channel.close()
@@ -93,27 +89,31 @@ class StreamPublisher:
             raise SyncError("weights cannot be sent: the sync has not said where to meet")
         if self._channel is None or not self._channel.alive:
             self._channel = self._connect(self._terms, 0)
+            self._packer = Packer(self._bucket, self._channel)
         return self._channel
 
     def _stream(self, channel: Channel, named: Iterable[tuple[str, torch.Tensor]], version: int) -> Manifest:
-        digest, entries, start = Digest(), list[TensorEntry](), 0
+        digest, entries, start, method = Digest(), list[TensorEntry](), 0, "xxh3"
         base = self._terms.get("base")
-        usable = self.deltas and base is not None and base == self._former_version
+        kept_by_all = base is not None and base == self._former_version
+        channel.begin(keep=kept_by_all)
         kept: dict[int, Bucket] = {}
         for number, bucket in enumerate(self._packer.pack(named)):
-            digest.update(bucket.table(), bucket.flat)
+            if number == 0 and bucket.mark is None:
+                method = "sums"
+            digest.update(bucket.table(), bucket.mark or mark_of(bucket.flat, method))
             entries += [TensorEntry(e.name, e.dtype, e.shape, start + e.offset) for e in bucket.entries]
             start += bucket.flat.numel()
-            former = self._former.get(number) if usable else None
+            former = self._former.get(number) if kept_by_all else None
             if self.deltas:
                 kept[number] = Bucket(bucket.entries, bucket.flat.cpu().clone(), bucket.width)
-            if self._count == self._fault and number == 0 and bucket.flat.numel():
+            if self._count == self.corrupt and number == 0 and bucket.flat.numel():
                 bucket.flat[0] ^= 0xFF
             wire.send(channel, self._packet(bucket, former, version))
-        facts: dict[str, Any] = {"digest": digest.hexdigest(), "names": len(entries)}
+        facts: dict[str, Any] = {"digest": digest.hexdigest(), "method": method, "names": len(entries)}
         wire.send(channel, wire.Packet(wire.END, version, json.dumps(facts).encode()))
         self._former, self._former_version = kept, version
-        return Manifest(version, self.kind, facts["digest"], start, tuple(entries), {})
+        return Manifest(version, self._terms["kind"], facts["digest"], start, tuple(entries), {})
 
     def _packet(self, bucket: Bucket, former: Bucket | None, version: int) -> wire.Packet:
         if former is not None and former.entries == bucket.entries:
@@ -124,3 +124,17 @@ class StreamPublisher:
                 base = self._former_version
                 return wire.Packet(wire.DELTA, version, bucket.table(), flat, count=count, base=base)
         return wire.Packet(wire.WHOLE, version, bucket.table(), bucket.flat)
+
+
+def fault_sync(fault: str | None) -> int:
+    """The N of "corrupt:N"; 0 for None.
+
+    Raises:
+        ConfigError: another text.
+    """
+    if fault is None:
+        return 0
+    match = re.fullmatch(r"corrupt:([1-9]\d*)", fault)
+    if match is None:
+        raise ConfigError(f"--sync-fault {fault}: must be corrupt:N, N the number of the sync from 1")
+    return int(match.group(1))

@@ -12,20 +12,30 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import xxhash
+
 from vime_core.api.errors import SyncError
+from vime_core.weights.checksum import view_of
 from vime_core.weights.manifest import TensorEntry, aligned
 
 if TYPE_CHECKING:
     import torch
 
+    from vime_core.weights.channel import Channel
+
+#: bytes copied and digested at a time: small enough to still be in the cache for the second of the two
+CHUNK = 1 << 19
+
 
 @dataclass(frozen=True)
 class Bucket:
-    """``flat`` [n] uint8 with the tensors of ``entries`` in it; ``width`` is the bytes of one element."""
+    """``flat`` [n] uint8 with the tensors of ``entries`` in it; ``width`` is the bytes of one element. ``mark`` is the
+    xxh3 of ``flat``, where it was taken while the bytes were written."""
 
     entries: tuple[TensorEntry, ...]
     flat: torch.Tensor
     width: int
+    mark: bytes | None = None
 
     def table(self) -> bytes:
         """The entries as JSON, in columns."""
@@ -71,40 +81,44 @@ class Packer:
 
     Args:
         size: bytes of a bucket.
+        channel: gives the memory; without one it is made where the tensors are.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = aligned(size)
+    def __init__(self, size: int, channel: Channel | None = None) -> None:
+        self.size, self._channel = aligned(size), channel
         self._open: dict[int, _Open] = {}
         self._spare: dict[int, torch.Tensor] = {}
 
     def pack(self, named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Bucket]:
         """Buckets as they fill, then the rest. A bucket is valid until the next one is asked for."""
+        self._open.clear()  # of an export that broke
         for name, tensor in named:
             width = tensor.element_size()
             nbytes = tensor.numel() * width
             mine = self._open.get(width)
             if mine is not None and mine.end + aligned(nbytes) > mine.flat.numel():
-                yield self._close(width)
-            self._opened(width, nbytes, tensor).add(name, tensor)
+                yield self._open.pop(width).bucket(width)
+            if width not in self._open:
+                self._open[width] = _Open(self._memory(width, nbytes, tensor))
+            self._open[width].add(name, tensor)
         for width in sorted(self._open):
-            yield self._close(width)
+            yield self._open.pop(width).bucket(width)
 
-    def _opened(self, width: int, nbytes: int, like: torch.Tensor) -> _Open:
+    def _memory(self, width: int, nbytes: int, like: torch.Tensor) -> torch.Tensor:
         import torch
 
-        if width not in self._open:
-            flat = self._spare.get(width)
-            if flat is None or flat.numel() < aligned(nbytes) or flat.device != like.device:
-                flat = torch.empty(max(self.size, aligned(nbytes)), dtype=torch.uint8, device=like.device)
-                if flat.numel() == self.size:  # an outsized one is used once
-                    self._spare[width] = flat
-            self._open[width] = _Open(flat)
-        return self._open[width]
-
-    def _close(self, width: int) -> Bucket:
-        mine = self._open.pop(width)
-        return Bucket(tuple(mine.entries), mine.flat[: mine.end], width)
+        size = max(self.size, aligned(nbytes))
+        if self._channel is not None and not self._channel.reuses:
+            return self._channel.bucket(size)
+        flat = self._spare.get(width)
+        if flat is None or flat.numel() < size or (self._channel is None and flat.device != like.device):
+            if self._channel is None:
+                flat = torch.empty(size, dtype=torch.uint8, device=like.device)
+            else:
+                flat = self._channel.bucket(size)
+            if size == self.size:  # an outsized one is used once
+                self._spare[width] = flat
+        return flat
 
 
 class _Open:
@@ -113,12 +127,35 @@ class _Open:
     def __init__(self, flat: torch.Tensor) -> None:
         self.flat, self.end = flat, 0
         self.entries: list[TensorEntry] = []
-        flat.zero_()
+        self._state = xxhash.xxh3_128() if flat.device.type == "cpu" else None
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         import torch
 
         raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        self.flat[self.end : self.end + raw.numel()].copy_(raw)
         self.entries.append(TensorEntry(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), self.end))
-        self.end = aligned(self.end + raw.numel())
+        if self._state is None or raw.device.type != "cpu":
+            self.flat[self.end : self.end + raw.numel()].copy_(raw)
+            self._took(self.flat[self.end : self.end + raw.numel()])
+        elif raw.numel():
+            self._copy(view_of(raw), self._state)
+        self._took(self.flat[self.end : aligned(self.end)].zero_())
+
+    def _copy(self, source: memoryview, state: xxhash.xxh3_128) -> None:
+        """As C copies memory, which is faster than torch does, some at a time, so that the digest finds it in the
+        cache."""
+        target = view_of(self.flat[self.end : self.end + len(source)])
+        for start in range(0, len(source), CHUNK):
+            piece = source[start : start + CHUNK]
+            target[start : start + CHUNK] = piece
+            state.update(piece)
+        self.end += len(source)
+
+    def bucket(self, width: int) -> Bucket:
+        mark = None if self._state is None else self._state.digest()
+        return Bucket(tuple(self.entries), self.flat[: self.end], width, mark)
+
+    def _took(self, piece: torch.Tensor) -> None:
+        self.end += piece.numel()
+        if self._state is not None and piece.numel():
+            self._state.update(view_of(piece))

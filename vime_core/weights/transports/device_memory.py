@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vime_core.api.errors import SyncError
-from vime_core.weights.stream.channel import LossConfig
+from vime_core.weights.channel import Channel, Rendezvous
 
 if TYPE_CHECKING:
     import torch
@@ -38,10 +38,10 @@ class Exporter(Protocol):
     def synchronize(self) -> None: ...
 
 
-class SharedChannel:
+class SharedChannel(Channel):
     """One end, for the length of a run. Larger runs of bytes than the buffer go in pieces."""
 
-    def __init__(self, terms: LossConfig, rank: int, exporter: Exporter, sends: bool) -> None:
+    def __init__(self, terms: Rendezvous, rank: int, exporter: Exporter, sends: bool) -> None:
         import torch.distributed as dist
 
         limit = datetime.timedelta(seconds=terms["timeout"])
@@ -50,7 +50,6 @@ class SharedChannel:
         )
         self._exporter, self._sends, self._turn = exporter, sends, 0
         self._prefix = f"{terms['group']}/{exporter.place()}"
-        self.alive = True
         if sends:
             self._buffer = exporter.empty(terms["bucket"])
             self._store.set(f"{self._prefix}/handle", exporter.export(self._buffer))

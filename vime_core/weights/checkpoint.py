@@ -8,9 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vime_core.weights.manifest import Manifest
-from vime_core.weights.shared_buffer import digest_of, map_bytes
-
 if TYPE_CHECKING:
     import torch
 
@@ -22,50 +19,6 @@ class Source(Protocol):
 
     def intact(self) -> bool:
         """The bytes are still those that were once accepted."""
-
-
-class Received(Source, Protocol):
-    """A full set of weights that a trainer sent. ``manifest`` says what it is, and has the sender's digest."""
-
-    manifest: Manifest
-
-    def digest(self) -> str:
-        """Of the bytes that arrived, in the way the sender took its own."""
-
-
-class ReceivedBytes:
-    """Bytes that a trainer sent: mapped shared memory, or host memory that gloo filled."""
-
-    def __init__(self, manifest: Manifest, flat: torch.Tensor) -> None:
-        self.manifest, self.flat = manifest, flat
-
-    @classmethod
-    def of(cls, manifest: Manifest, rank: int) -> ReceivedBytes:
-        """Get the bytes as the manifest's kind says; ``rank`` is this worker's in a collective transfer."""
-        import torch
-
-        if manifest.kind == "shared_memory":
-            return cls(manifest, map_bytes(manifest.source["path"], manifest.size))
-        if manifest.kind == "gloo":
-            from vime_core.weights.gloo_link import GlooLink
-
-            flat = torch.empty(manifest.size, dtype=torch.uint8)
-            GlooLink(manifest.source, rank).broadcast(flat)
-            return cls(manifest, flat)
-        raise ValueError(f"weights of kind {manifest.kind!r}: this engine takes shared_memory and gloo")
-
-    def digest(self) -> str:
-        return digest_of(self.flat, self.manifest)
-
-    def intact(self) -> bool:
-        return self.digest() == self.manifest.digest
-
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        import torch
-
-        for entry in self.manifest.tensors:
-            raw = self.flat[entry.offset : entry.offset + entry.nbytes]
-            yield entry.name, raw.view(getattr(torch, entry.dtype)).view(entry.shape)
 
 
 class Checkpoint:

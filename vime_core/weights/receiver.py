@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vime_core.api.errors import SyncError
+from vime_core.weights import delta, wire
+from vime_core.weights.bucket import Bucket, entries_of
+from vime_core.weights.channel import Channel, Connect, Rendezvous
 from vime_core.weights.manifest import Manifest
-from vime_core.weights.stream import delta, wire
-from vime_core.weights.stream.bucket import Bucket, entries_of
-from vime_core.weights.stream.channel import Channel, Connect, LossConfig
-from vime_core.weights.stream.source import ReceivedBuckets
+from vime_core.weights.received import ReceivedBuckets
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +41,9 @@ class StreamReceiver:
             raise fault
         if last.kind == wire.FAILED:
             raise SyncError(f"the sender failed: {last.facts['error']}")
-        self._last = ReceivedBuckets(announced.version, announced.kind, buckets, str(last.facts["digest"]))
+        facts = last.facts
+        made = ReceivedBuckets(announced.version, announced.kind, buckets, facts["digest"], facts["method"])
+        self._last = made
         return self._last
 
     def close(self) -> None:
@@ -64,7 +66,7 @@ class StreamReceiver:
                 fault = error
         return buckets, packet, fault
 
-    def _joined(self, terms: LossConfig, rank: int) -> Channel:
+    def _joined(self, terms: Rendezvous, rank: int) -> Channel:
         if self._channel is not None and (terms["group"] != self._group or not self._channel.alive):
             self._channel.close()
             self._channel = None

@@ -1,4 +1,4 @@
-"""A digest of bytes that is computed where they are: two sums of 32-bit words for each block, on any device.
+"""A digest of bytes that is computed where they are: xxh3 by the host, two sums of 32-bit words a block on a device.
 
 Bytes that never leave a device cannot be hashed by the host without copying them there. The sums catch what goes wrong
 on the way (a stale bucket, a torn one, one in the wrong place); they are no defence against an adversary. All numbers
@@ -7,9 +7,12 @@ stay below 2**63, so no device rounds or wraps them.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import struct
 from typing import TYPE_CHECKING
+
+import xxhash
 
 if TYPE_CHECKING:
     import torch
@@ -34,17 +37,28 @@ def sums(flat: torch.Tensor) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in torch.stack(pairs).cpu().tolist()]
 
 
+def view_of(flat: torch.Tensor) -> memoryview:
+    """The bytes of a CPU tensor [n] uint8, by their address: memory that numpy has seen once can never be given up."""
+    return memoryview((ctypes.c_ubyte * flat.numel()).from_address(flat.data_ptr())).cast("B")
+
+
+def mark_of(flat: torch.Tensor, method: str) -> bytes:
+    """What stands for the bytes of a bucket. ``method``: "xxh3" in host memory, "sums" on a device."""
+    if method == "xxh3":
+        host = flat.cpu()
+        return xxhash.xxh3_128(view_of(host)).digest()
+    return b"".join(struct.pack("<qq", *pair) for pair in sums(flat))
+
+
 class Digest:
     """Takes what travels in order; equal digests mean equal tables and equal bytes."""
 
     def __init__(self) -> None:
         self._state = hashlib.blake2s(digest_size=16)
 
-    def update(self, table: bytes, flat: torch.Tensor) -> None:
-        """``table`` describes the tensors in ``flat``."""
-        self._state.update(struct.pack("<q", len(table)) + table)
-        for pair in sums(flat):
-            self._state.update(struct.pack("<qq", *pair))
+    def update(self, table: bytes, mark: bytes) -> None:
+        """``table`` describes the tensors of a bucket, ``mark`` is that of its bytes."""
+        self._state.update(struct.pack("<q", len(table)) + table + mark)
 
     def hexdigest(self) -> str:
         return self._state.hexdigest()
