@@ -14,6 +14,7 @@ import torch
 from vime_testing.toy_step import Case, Subject, small_batch, zigzag
 
 from vime_core.algorithms.common import bounded_exp, clipped_loss, group_stats, whiten
+from vime_core.algorithms.critic_loss import value_loss
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.gspo import Gspo
 from vime_core.algorithms.loss import micro_loss
@@ -23,7 +24,6 @@ from vime_core.algorithms.ppo import Ppo
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.reinforce import ReinforcePlusPlus
 from vime_core.algorithms.returns import discounted, gae, kl_penalty, token_rewards
-from vime_core.algorithms.value import value_loss
 from vime_core.api.errors import ConfigError
 
 Report = dict[str, Any]

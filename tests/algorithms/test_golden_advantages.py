@@ -11,6 +11,7 @@ from vime_testing.toy_step import random_case, small_batch
 
 from vime_core.algorithms.baselines import MaxRl, Opo, Rloo
 from vime_core.algorithms.common import whiten
+from vime_core.algorithms.critic_loss import value_loss
 from vime_core.algorithms.grpo import Dapo, DrGrpo, Grpo
 from vime_core.algorithms.gspo import Gspo
 from vime_core.algorithms.opd import Opd
@@ -19,7 +20,6 @@ from vime_core.algorithms.ppo import Ppo
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.reinforce import Reinforce, ReinforcePlusPlus, ReinforcePlusPlusBaseline
 from vime_core.algorithms.returns import at_last, discounted, following, gae, token_rewards
-from vime_core.algorithms.value import value_loss
 
 Golden = dict[str, Any]
 

@@ -13,11 +13,10 @@ from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import add_pairs, finish, from_vector, to_vector
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice, MicroView
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.sft import Sft
-from vime_core.algorithms.view import MicroView
 from vime_core.api.errors import TrainerError
 
 OPTIONS = merge_options(Grpo(), {"eps_clip_c": 3.0})

@@ -76,7 +76,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.rollout = self.trainer = self
-        self.turns = DeviceSharing()
+        self.device_sharing = DeviceSharing()
 
     def train(self, step: int, batch: object) -> dict[str, float]:
         return {"train/tokens": 2e6}

@@ -16,12 +16,12 @@ from tests.support import critic_ranks
 from tests.support.critic_ranks import Targets, plans_of
 from tests.support.models import build_model
 from tests.support.train_ranks import make_batch, make_config
+from vime_core.algorithms.critic_loss import micro_value_loss, value_quality
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.prepare import Prepared, prepare_step
 from vime_core.api.errors import CheckpointError, TrainerError
 from vime_core.batch.step_batch import StepBatch
 from vime_core.runtime.ports import free_port
-from vime_core.training.critic_loss import micro_value_loss, value_quality
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from tests.support.one_rank import train, without_times
 from vime_core.api.errors import TrainerError
+from vime_core.training.memory import PARTS
 from vime_core.training.offload import storages
-from vime_core.training.parts import PARTS
 
 PROBE = [3, 7, 11, 20, 30]
 KINDS: dict[str, dict[str, Any]] = {

@@ -20,6 +20,12 @@ LOG_RATIO_LIMIT = 20.0
 STD_EPS = 1e-6
 
 
+def trainable(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """x with 0 where the mask is 0, in value and in gradient, whatever stands there. mask: [r]; x: [r, ...]."""
+    shaped = mask.reshape(mask.shape + (1,) * (x.dim() - 1))
+    return torch.where(shaped, x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
 def bounded_exp(log_ratio: torch.Tensor) -> torch.Tensor:
     """exp of a log ratio clamped to +-20: finite in float32, with zero gradient past the clamp."""
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from vime_core.algorithms.centering import ImportanceWeight, centered_loss
+from vime_core.algorithms.common import trainable
 from vime_core.algorithms.kl import kl_loss
 from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig
 from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
-from vime_core.algorithms.view import MicroView, trainable
+from vime_core.algorithms.micro_batch_slice import MicroView
 from vime_core.api.algorithm import Algorithm
 from vime_core.api.errors import TrainerError
 from vime_core.batch.top_logprobs import TOP_LOGP

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vime_core.algorithms.view import trainable
+from vime_core.algorithms.common import trainable
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from vime_core.pipeline.late_client import LateClient
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
     from vime_core.inference.node_placement import NodePlacement
-    from vime_core.training.parts import Part
+    from vime_core.training.memory import Part
 
 
 def _enter(role: str, lock: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from vime_core.inference.sleep_mode import TAGS, Tag
-from vime_core.training.parts import PARTS, Part
+from vime_core.training.memory import PARTS, Part
 
 if TYPE_CHECKING:
     from vime_core.api.device import DeviceBackend

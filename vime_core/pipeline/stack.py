@@ -39,16 +39,26 @@ class RunStack:
     engines: Any | None
     sync: WeightSync | None
     schedule: Schedule
-    turns: DeviceSharing
+    device_sharing: DeviceSharing
 
     def push(self, version: int) -> Receipt | None:
         """Send the trainer's weights to the engines, if there are any; afterwards it is their turn."""
         if self.sync is None:
             return None
-        self.turns.syncing()
+        self.device_sharing.syncing()
         receipt = self.sync.push(version)
-        self.turns.sampling()
+        self.device_sharing.sampling()
         return receipt
+
+    def save(self, config: Config, step: int) -> Path:
+        """A checkpoint of the whole run after ``step`` finished steps: every rank's part, the data buffer and the
+        ledger, committed by one rename, so that a kill at any moment leaves the older checkpoint valid."""
+        if config.model.save is None:
+            raise ConfigError("save_interval is set but there is nowhere to save to: give --save")
+        root = Path(config.model.save)
+        nbytes = self.trainer.save(str(checkpoint.begin(root, step)))
+        meta = {"layout": checkpoint.layout_of(config), "data": self.rollout.state(), "bytes": nbytes, "format": 1}
+        return checkpoint.commit(root, step, meta, config.model.keep_checkpoints)
 
 
 @contextlib.contextmanager
@@ -79,15 +89,15 @@ def stack(
         # Data first: a bad row or a missing file is reported before a model is built.
         plan = schedule(config, rollout.setup()["prompts_per_epoch"], meta)
         started = trainer.begin_setup(folder, str(resume) if resume else None, plan.optimizer_steps, losses)
-        turns = device_sharing_of(config, device, trainer, lambda: clock.phase("offload"))
+        device_sharing = device_sharing_of(config, device, trainer, lambda: clock.phase("offload"))
         teacher = _teacher(config, device, plugins, logs, ending)
-        engines = _engines(config, device, folder, plugins, logs, ending, check, turns.before_engines(started))
+        engines = _engines(config, device, folder, plugins, logs, ending, check, device_sharing.before_engines(started))
         trainer.finish_setup(started)
         if engines is not None:
-            turns.engines_are_up(engines)
+            device_sharing.engines_are_up(engines)
             rollout.connect(engines.client_spec, teacher.wait(check) if teacher is not None else None)
         sync = _sync(config, plugins, trainer, engines, ending) if engines is not None else None
-        yield RunStack(trainer, rollout, engines, sync, plan, turns)
+        yield RunStack(trainer, rollout, engines, sync, plan, device_sharing)
 
 
 def _engines(

@@ -85,7 +85,7 @@ class StageRun:
             self.progress.stage(self.name, total)
             Loop(self.config, running, recorder, clock, self.plugins, self.check).run()
             if self.config.model.save_hf:
-                running.turns.saving()
+                running.device_sharing.saving()
                 with clock.phase("save"):
                     running.trainer.save_hf(self.config.model.save_hf)
 

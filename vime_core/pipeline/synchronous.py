@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.config.expression import parse
-from vime_core.pipeline.saving import save_checkpoint
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
@@ -49,10 +48,10 @@ class Loop:
     def _step(self, step: int) -> None:
         self.check()
         self.clock.start_step()
-        self.stack.turns.sampling()
+        self.stack.device_sharing.sampling()
         with self.clock.phase("generate"):
             rollout = self.stack.rollout.rollout(step)
-        self.stack.turns.training()
+        self.stack.device_sharing.training()
         with self.clock.phase("train"):
             trained = self.stack.trainer.train(step, rollout.batch)
         passes = (f"perf/{model}log_probs_time" for model in ("", "ref_", "teacher_"))
@@ -64,7 +63,12 @@ class Loop:
     def _record(self, step: int, rollout: Rollout, trained: dict[str, float]) -> None:
         if self.config.observe.save_samples:
             self.recorder.folder.write_samples(step, rollout.samples)
-        metrics = {**rollout.metrics, **trained, **self.stack.turns.metrics(), **self.clock.end_step().metrics()}
+        metrics = {
+            **rollout.metrics,
+            **trained,
+            **self.stack.device_sharing.metrics(),
+            **self.clock.end_step().metrics(),
+        }
         seconds = metrics["perf/step_time"]
         metrics["perf/samples_per_sec"] = self.config.samples_per_step / seconds
         metrics["perf/tokens_per_sec"] = trained["train/tokens"] / seconds
@@ -79,15 +83,15 @@ class Loop:
             self.plugins.weights_synced(self.recorder.folder, version, receipt.seconds)
 
     def _evaluate(self, step: int) -> None:
-        self.stack.turns.sampling()
+        self.stack.device_sharing.sampling()
         with self.clock.phase("eval"):
             metrics = self.stack.rollout.evaluate(step)
         self.recorder.evaluation(step, metrics)
 
     def _save(self, step: int) -> int:
-        self.stack.turns.saving()
+        self.stack.device_sharing.saving()
         with self.clock.phase("save"):
-            path = save_checkpoint(self.config, self.stack, step)
+            path = self.stack.save(self.config, step)
         self.plugins.checkpoint_saved(self.recorder.folder, path)
         return step
 

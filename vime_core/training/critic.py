@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vime_core.algorithms.critic_loss import micro_value_loss, value_quality
 from vime_core.api.errors import CheckpointError, TrainerError
-from vime_core.training.critic_loss import micro_value_loss, value_quality
 from vime_core.training.forward_backward import ForwardBackward
 from vime_core.training.micro_batch import MicroBatch
 from vime_core.training.model import MegatronModel

@@ -8,24 +8,29 @@ weight sync needs the weights alone, so it can run while the engines already hav
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from vime_core.api.errors import TrainerError
-from vime_core.training.offload import Offload
-from vime_core.training.parts import PARTS, Part
 
 if TYPE_CHECKING:
+    import torch
+
     from vime_core.api.device import DeviceBackend
     from vime_core.training.model import MegatronModel
+    from vime_core.training.offload import Offload
     from vime_core.training.optimizer import Optimizer
+
+#: "weights" is what a weight sync needs; "rest" is what only training does: gradients, main parameters, moments
+Part = Literal["weights", "rest"]
+PARTS: tuple[Part, ...] = ("weights", "rest")
 
 
 class TrainerMemory:
     """Of the models that are trained on this rank, each with its optimizer. Nothing here is a collective."""
 
     def __init__(self, device: DeviceBackend, trained: Sequence[tuple[MegatronModel, Optimizer]]) -> None:
+        from vime_core.training.offload import Offload  # the driver reads PARTS and has no torch
+
         self._device, self._trained = device, list(trained)
         self._offloads: dict[Part, Offload] = {
             part: Offload(device.empty_cache, pin=device.pins_memory) for part in PARTS

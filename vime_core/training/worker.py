@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vime_core.api.device import DeviceBackend
     from vime_core.config.sections import Config
     from vime_core.training.critic import Critic
-    from vime_core.training.parts import Part
+    from vime_core.training.memory import Part
 
 
 class TrainerWorker:

@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 
-from vime_core.algorithms.common import GroupStats, group_stats_of
+from vime_core.algorithms.common import GroupStats, group_stats_of, trainable
 from vime_core.algorithms.kl import kl_loss
 from vime_core.algorithms.loss import policy_loss
 from vime_core.algorithms.loss_config import LossConfig, needed_columns
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.prepare import Prepared
 from vime_core.algorithms.shaping import sampler_as_old
-from vime_core.algorithms.view import trainable
 from vime_core.api.algorithm import Algorithm
 from vime_core.api.errors import DataError
 from vime_core.batch.aggregate import Counted

@@ -22,10 +22,9 @@ from vime_core.algorithms.importance import CORRECTIONS
 from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.loss_config import LossConfig, needed_columns
 from vime_core.algorithms.metrics import Pair, add_pairs, finish
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice, response_index
+from vime_core.algorithms.micro_batch_slice import MicroBatchSlice, Reduce, response_index
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import Prepared, prepare_step
-from vime_core.algorithms.view import Reduce
 from vime_core.api.algorithm import Algorithm
 from vime_core.batch.step_batch import StepBatch
 

@@ -19,10 +19,10 @@ CRITIC = (
     ),
     _of(
         "value_clipfrac",
-        "share",
+        "ratio",
         "token mean",
         "values held back by the clip",
-        "share of trainable tokens with |V - V_old| > value_clip",
+        "fraction of trainable tokens with |V - V_old| > value_clip",
     ),
     _of(
         "explained_variance",

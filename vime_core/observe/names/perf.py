@@ -63,9 +63,9 @@ PERF = (
     _of("perf/samples_per_sec", "sample/s", "speed of the whole step", "samples trained on / perf/step_time"),
     _of(
         "perf/overhead_ratio",
-        "share",
+        "ratio",
         "what the framework itself costs",
-        "share of perf/step_time outside generation, log-probs, training and weight sync",
+        "fraction of perf/step_time outside generation, log-probs, training and weight sync",
     ),
 )
 
@@ -94,9 +94,9 @@ EVAL = (
     _of("eval/<name>", "1", f"result {_SETS}", "mean reward over its samples", "sample mean", "eval/step"),
     _of(
         "eval/<name>-truncated_ratio",
-        "share",
+        "ratio",
         f"responses {_SETS} cut off by the length limit",
-        "share of samples whose generation ended by length",
+        "fraction of samples whose generation ended by length",
         "sample mean",
         "eval/step",
     ),
@@ -108,7 +108,7 @@ EVAL = (
     _of("eval/<name>/response_len/min", "token", f"length {_SETS}", "minimum of them", "minimum", "eval/step"),
     _of(
         "eval/<name>-pass@<k>",
-        "share",
+        "ratio",
         f"best of k {_SETS}",
         "mean over prompts of 1 - C(n - c, k) / C(n, k): n samples, c of them right; for rewards of 0 or 1",
         "group mean",

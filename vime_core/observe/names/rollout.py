@@ -28,17 +28,17 @@ ROLLOUT = (
     _of("response_len/min", "token", "minimum", "length of responses", f"minimum of {_LENGTH}"),
     _of(
         "truncated_ratio",
-        "share",
+        "ratio",
         "sample mean",
         "responses cut off by the length limit",
-        "share of the samples trained on whose generation ended by length",
+        "fraction of the samples trained on whose generation ended by length",
     ),
     _of(
         "repetition_frac",
-        "share",
+        "ratio",
         "sample mean",
         "responses that run in circles",
-        "share of responses of 200 characters or more whose last 10,000 compress tenfold, of all trained on",
+        "fraction of responses of 200 characters or more whose last 10,000 compress tenfold, of all trained on",
     ),
     _of(
         "zero_std/count_<reward>",

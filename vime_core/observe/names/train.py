@@ -41,31 +41,31 @@ LOSS = (
     _of("nll", "nat", "token mean", "supervised: how surprising the targets are", "mean of -logp over target tokens"),
     _of(
         "pg_clipfrac",
-        "share",
+        "ratio",
         "token mean",
         "tokens held back by the clip",
-        "share of trainable tokens where the clipped term is the larger loss: _low + _high",
+        "fraction of trainable tokens where the clipped term is the larger loss: _low + _high",
     ),
     _of(
         "pg_clipfrac_low",
-        "share",
+        "ratio",
         "token mean",
         "of those, the ones that fell too far",
-        "share of trainable tokens with advantage < 0 and ratio < 1 - eps_clip",
+        "fraction of trainable tokens with advantage < 0 and ratio < 1 - eps_clip",
     ),
     _of(
         "pg_clipfrac_high",
-        "share",
+        "ratio",
         "token mean",
         "of those, the ones that rose too far",
-        "share of trainable tokens with advantage > 0 and ratio > 1 + eps_clip_high",
+        "fraction of trainable tokens with advantage > 0 and ratio > 1 + eps_clip_high",
     ),
     _of(
         "pg_clipfrac_lower",
-        "share",
+        "ratio",
         "token mean",
         "tokens held back by the dual clip",
-        "share of trainable tokens with advantage < 0 where the bound eps_clip_c is active",
+        "fraction of trainable tokens with advantage < 0 where the bound eps_clip_c is active",
     ),
     _of(
         "ppo_kl",
@@ -86,17 +86,17 @@ LOSS = (
     _of("advantages/min", "1", "minimum", "spread of good and bad", "minimum over trainable tokens"),
     _of(
         "zero_std_groups",
-        "share",
+        "ratio",
         "group mean",
         "groups that teach a group-based algorithm nothing",
-        "share of scored groups of two rollouts or more whose rewards are all equal",
+        "fraction of scored groups of two rollouts or more whose rewards are all equal",
     ),
     _of(
         "groups_of_one",
-        "share",
+        "ratio",
         "group mean",
         "groups that have nothing to compare with",
-        "share of scored groups with a single rollout; their advantage is 0",
+        "fraction of scored groups with a single rollout; their advantage is 0",
     ),
 )
 
@@ -124,10 +124,10 @@ MISMATCH = (
     ),
     _of(
         "routing_replay_diff",
-        "share",
+        "ratio",
         "token mean",
         "with routing replay: how much of the trainer's own routing was replaced",
-        "share of (token, layer with experts) in the training passes, prompts too, whose own top-k is another set",
+        "fraction of (token, layer with experts) in the training passes, prompts too, whose own top-k is another set",
     ),
 )
 
@@ -174,7 +174,7 @@ UPDATE = (
     ),
     _of(
         "packing_efficiency",
-        "share",
+        "ratio",
         "value",
         "how well packing worked",
         "tokens of the rollout step / (micro-batches of all ranks * capacity of one)",
