@@ -19,7 +19,7 @@ from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
 from vime_core.algorithms.view import MicroView, trainable
 from vime_core.api.algorithm import Algorithm
 from vime_core.api.errors import TrainerError
-from vime_core.batch.top_logprobs import TOP_LOGP
+from vime_core.api.streams import TOP_LOGP
 
 
 def micro_loss(
@@ -104,7 +104,7 @@ def _centred(
 ) -> torch.Tensor:
     if top_logp is None:
         raise TrainerError("score centering is on, but no log-probs of the sampler's likeliest tokens were computed")
-    sampler, sampler_top = (view.extra[name].to(view.logp.dtype) for name in ("rollout_logp", TOP_LOGP))
+    sampler, sampler_top = (view.extra[name].to(view.logp.dtype) for name in ("rollout_logp", TOP_LOGP.name))
     weight = Weight(terms.score_centering_weight, *terms.score_centering_bounds)
     return centered_loss(view.logp, sampler, trainable(view.mask, top_logp), sampler_top, advantage, weight)
 
