@@ -19,8 +19,8 @@ from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.api.errors import TrainerError
+from vime_core.api.streams import TOP_IDS, TOP_LOGP
 from vime_core.batch.step_batch import StepBatch
-from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
 from vime_core.config.resolve import resolve
 from vime_core.training.logprobs import VocabShard, token_logprobs
 
@@ -111,7 +111,10 @@ def batch_of(table: Golden) -> StepBatch:
         reward=[1.0, 0.0],
         group=[0, 0],
         rollout_logp=[*sampler.gather(1, own)[:, 0].tolist(), math.nan],
-        extra={TOP_IDS: ("response", torch.cat([heads, heads[:1]]).numpy()), TOP_LOGP: ("response", top.numpy())},
+        extra={
+            TOP_IDS.name: ("response", torch.cat([heads, heads[:1]]).numpy()),
+            TOP_LOGP.name: ("response", top.numpy()),
+        },
     )
 
 
@@ -134,7 +137,7 @@ def test_in_the_loss_of_any_algorithm(table: Golden, flags: str, name: str) -> N
     prepared = prepare_step(Grpo(), options, batch, "sample_mean", loss_config=loss_config)
     share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=loss_config.needs)
     logits = torch.tensor([*table["logits"], table["logits"][0]], requires_grad=True)
-    own, heads = torch.tensor([*table["targets"], 0]), batch.t(TOP_IDS).long()
+    own, heads = torch.tensor([*table["targets"], 0]), batch.t(TOP_IDS.name).long()
     named, _ = token_logprobs(logits, torch.eye(7), torch.cat([own[:, None], heads], 1), VocabShard(0, 7), 1.0, 2)
     loss, _ = micro_loss(
         Grpo(),

@@ -19,6 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
+from vime_core.api.streams import ROUTING, TOP_IDS
 from vime_core.inference.http_client import reply_from_json
 from vime_core.inference.vllm.older_routes import OlderRoutes
 from vime_core.inference.vllm.older_vllm import Span, get_version, set_version, spans
@@ -118,8 +119,8 @@ def test_a_reply_has_the_form_that_the_client_reads() -> None:
     reply = reply_from_json("r.0", response.json(), 2)
     assert (reply.tokens, reply.logprobs, reply.versions) == ([4, 9], [-0.5, -0.5], [0, 1])
     assert (reply.finish, reply.cached_tokens) == ("length", 2)
-    assert getattr(reply.routing, "shape", None) == (4, 1, 2)
-    assert getattr(reply.top, "ids", np.array([])).tolist() == [[4, 5], [9, 4]]
+    assert reply.streams[ROUTING].shape == (4, 1, 2)
+    assert reply.streams[TOP_IDS].tolist() == [[4, 5], [9, 4]]
     ((prompt, params, name),) = engine.asked
     assert (prompt, params.max_tokens, name) == ({"prompt_token_ids": [1, 2, 3]}, 2, "generate-tokens-r.0")
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.inference.conftest import FolderTrainer, configuration, needs_routed_experts, reference
 from vime_core.api.rollout import GenerateReply, GenerateRequest, SamplingParams
+from vime_core.api.streams import ROUTING
 from vime_core.config.sections import Config
 from vime_core.weights.transports.shared_memory import SharedMemorySync
 
@@ -68,9 +69,8 @@ def assert_right(model: Any, asked: list[GenerateRequest], replies: list[Generat
     prompts = [request.tokens for request in asked for _ in request.ids]
     assert len(replies) == len(prompts)
     for prompt, reply in zip(prompts, replies, strict=True):
-        assert reply.routing is not None
-        assert reply.routing.dtype == np.uint8
-        np.testing.assert_array_equal(reply.routing, chosen(model, [*prompt, *reply.tokens]))
+        assert reply.streams[ROUTING].dtype == np.uint8
+        np.testing.assert_array_equal(reply.streams[ROUTING], chosen(model, [*prompt, *reply.tokens]))
 
 
 @pytest.mark.parametrize("transport", ["direct", "router"])
@@ -122,12 +122,11 @@ def test_updates_and_aborts(start_engines: Any, moe_folders: dict[str, Path]) ->
     prompt = LONG[:20]
     (reply,) = sample(engines, [GenerateRequest(("x",), prompt, SamplingParams(200, ignore_eos=True))], update)
     assert set(reply.versions) == {0, 1}
-    assert reply.routing is not None
     # the token before the first one of the new weights is routed again to sample it; the row is the one that did
     boundary = len(prompt) + reply.versions.index(1) - 1
     tokens = [*prompt, *reply.tokens]
-    np.testing.assert_array_equal(reply.routing[:boundary], chosen(old, tokens)[:boundary])
-    np.testing.assert_array_equal(reply.routing[boundary:], chosen(trainer.model, tokens)[boundary:])
+    np.testing.assert_array_equal(reply.streams[ROUTING][:boundary], chosen(old, tokens)[:boundary])
+    np.testing.assert_array_equal(reply.streams[ROUTING][boundary:], chosen(trainer.model, tokens)[boundary:])
     asked = requests("new")
     assert_right(trainer.model, asked, sample(engines, asked))
 
@@ -146,5 +145,5 @@ def test_updates_and_aborts(start_engines: Any, moe_folders: dict[str, Path]) ->
 
 def test_an_engine_that_is_not_asked_returns_none(start_engines: Any, moe_folders: dict[str, Path]) -> None:
     engines = start_engines(configuration(), moe_folders["A"])
-    assert all(reply.routing is None for reply in sample(engines, requests("off")))
+    assert all(reply.streams == {} for reply in sample(engines, requests("off")))
     engines.shutdown()

@@ -13,6 +13,7 @@ from tests.inference.conftest import needs_routed_experts
 from vime_core.api.errors import ConfigError, EngineError
 from vime_core.api.rollout import GenerateReply
 from vime_core.api.sample import Sample
+from vime_core.api.streams import ROUTING
 from vime_core.data.codec import sample_from_json, sample_to_json
 from vime_core.inference.columns import ReplyColumns, checked_reply
 from vime_core.inference.routing import routing_from_text
@@ -36,21 +37,20 @@ def sample_of(prompt: int = 3) -> Sample:
 
 def test_replies_in_columns_keep_each_its_rows() -> None:
     replies = [
-        GenerateReply("a", [5, 6], [-1.0, -2.0], [1, 1], "stop", 0, rows(4)),
+        GenerateReply("a", [5, 6], [-1.0, -2.0], [1, 1], "stop", 0, {ROUTING: rows(4)}),
         GenerateReply("b", [], [], [], "abort"),
-        GenerateReply("c", [7], [-1.0], [1], "length", 0, rows(2, first=4)),
+        GenerateReply("c", [7], [-1.0], [1], "length", 0, {ROUTING: rows(2, first=4)}),
     ]
     back = ReplyColumns.pack(replies).unpack()
     assert back == replies
-    np.testing.assert_array_equal(back[0].routing, replies[0].routing)
-    assert back[1].routing is None
-    np.testing.assert_array_equal(back[2].routing, replies[2].routing)
-    assert ReplyColumns.pack(replies[1:2]).unpack()[0].routing is None
+    np.testing.assert_array_equal(back[0].streams[ROUTING], replies[0].streams[ROUTING])
+    assert back[1].streams == {}
+    np.testing.assert_array_equal(back[2].streams[ROUTING], replies[2].streams[ROUTING])
+    assert ReplyColumns.pack(replies[1:2]).unpack()[0].streams == {}
 
 
 def test_a_servers_text_is_read() -> None:
     np.testing.assert_array_equal(routing_from_text("a", text_of(rows(3))), rows(3))
-    assert routing_from_text("a", None) is None
 
 
 @pytest.mark.parametrize("text", ["?", "aGVsbG8=", text_of(rows(3))[:40]])
@@ -61,31 +61,29 @@ def test_text_that_is_something_else_is_an_error(text: str) -> None:
 
 @pytest.mark.parametrize("array", [np.zeros((2, 3), np.uint8), np.zeros((2, 3, 2), np.float32)])
 def test_rows_of_another_shape_or_type_are_an_error(array: np.ndarray) -> None:
-    with pytest.raises(EngineError, match=r"request a: .*not integers \[rows, layers, topk\]"):
-        checked_reply("a", [1], [-1.0], [("0", 0, 1)], "stop", 0, array)
+    with pytest.raises(EngineError, match=r"request a: .*not int16 \[tokens, layers, topk\]"):
+        checked_reply("a", [1], [-1.0], [("0", 0, 1)], "stop", 0, {ROUTING: array})
 
 
 def test_a_sample_grows_with_its_rows_and_keeps_those_it_has() -> None:
     sample = sample_of(3)
-    sample.append_model([5, 6], [-1.0, -1.0], [0, 0], rows(4))
+    sample.append_model([5, 6], [-1.0, -1.0], [0, 0], {ROUTING: rows(4)})
     sample.append_observation([7])
-    sample.append_model([8], [-1.0], [1], rows(6, first=20))
-    assert sample.routing is not None
-    np.testing.assert_array_equal(sample.routing, np.concatenate([rows(4), rows(6, first=20)[4:]]))
-    assert len(sample.routing) == len(sample.tokens) - 1
+    sample.append_model([8], [-1.0], [1], {ROUTING: rows(6, first=20)})
+    np.testing.assert_array_equal(sample.streams[ROUTING], np.concatenate([rows(4), rows(6, first=20)[4:]]))
+    assert len(sample.streams[ROUTING]) == len(sample.tokens) - 1
     back = sample_from_json(sample_to_json(sample))
-    assert back.routing is not None
-    np.testing.assert_array_equal(back.routing, sample.routing)
-    assert back.routing.dtype == np.uint8
+    np.testing.assert_array_equal(back.streams[ROUTING], sample.streams[ROUTING])
+    assert back.streams[ROUTING].dtype == np.uint8
     sample.reset()
-    assert sample.routing is None
+    assert sample.streams == {}
 
 
 @pytest.mark.parametrize("count", [3, 5])
 def test_a_sample_takes_exactly_its_rows(count: int) -> None:
     sample = sample_of(3)
-    with pytest.raises(ValueError, match=rf"rollout 9.*{count} rows of routed experts for 5 tokens"):
-        sample.append_model([5, 6], [-1.0, -1.0], [0, 0], rows(count))
+    with pytest.raises(ValueError, match=rf"rollout 9.*{count} rows of routed experts where 4 belong to 2 new tokens"):
+        sample.append_model([5, 6], [-1.0, -1.0], [0, 0], {ROUTING: rows(count)})
     assert sample.response_tokens == []
 
 

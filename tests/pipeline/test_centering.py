@@ -13,6 +13,7 @@ from tests.support.runs import flags, forgetful, step_rows, vime
 Options = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.slow
 
+TOP = ("rollout_top_ids", "rollout_top_logp")
 CENTRED = {"pg_loss_type": "reinforce", "use_score_centering": True, "score_centering_top_k": 24}
 RUNS: dict[str, dict[str, Any]] = {
     "direct": {"use_tis": True},
@@ -40,7 +41,8 @@ def test_the_gradient_is_centred(tmp_path: Path, grpo: Options, name: str) -> No
 
 
 def test_a_rollout_that_drops_them_is_an_error(tmp_path: Path, grpo: Options) -> None:
-    done = vime(tmp_path, "train", *flags(**grpo(**CENTRED, rollout_function=forgetful(tmp_path, "top"))))
+    done = vime(tmp_path, "train", *flags(**grpo(**CENTRED, rollout_function=forgetful(tmp_path, *TOP))))
     assert done.code == 1
     assert done.left == {}
-    assert "score centering: no likeliest tokens with group" in done.err
+    assert "score centering: group" in done.err
+    assert "has likeliest tokens of 0 tokens" in done.err

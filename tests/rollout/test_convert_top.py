@@ -11,34 +11,36 @@ import pytest
 
 from vime_core.api.errors import EngineError
 from vime_core.api.reward import Score
-from vime_core.api.rollout import SamplingParams, TopLogprobs
+from vime_core.api.rollout import SamplingParams
 from vime_core.api.sample import Group, Sample, Status
+from vime_core.api.streams import TOP_IDS, TOP_LOGP, TokenStream
 from vime_core.batch.step_batch import StepBatch
-from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
 from vime_core.data.codec import sample_from_json, sample_to_json
 from vime_core.inference.columns import ReplyColumns, checked_reply
 from vime_core.inference.vllm.sampling import vllm_sampling
 from vime_core.inference.vllm.top_logprobs import split_flat, top_from_content
 from vime_core.rollout.convert import to_batch
 
+Table = dict[TokenStream, np.ndarray]
 
-def table(length: int, k: int = 3, seed: int = 0) -> TopLogprobs:
+
+def table(length: int, k: int = 3, seed: int = 0) -> Table:
     dice = np.random.default_rng(seed)
     ids = np.stack([dice.permutation(50)[:k] for _ in range(length)]) if length else np.zeros((0, k))
-    return TopLogprobs(ids.astype(np.int32), -dice.random((length, k)).astype(np.float32))
+    return {TOP_IDS: ids.astype(np.int32), TOP_LOGP: -dice.random((length, k)).astype(np.float32)}
 
 
-def sample(response: int, index: int = 0, top: TopLogprobs | None = None) -> Sample:
+def sample(response: int, index: int = 0, top: Table | None = None) -> Sample:
     made = Sample(0, 7, 70 + index, index, "p", prompt_tokens=[1, 2], reward=Score(1.0))
-    made.append_model([1] * response, [-1.0] * response, [0] * response, top=top)
+    made.append_model([1] * response, [-1.0] * response, [0] * response, top)
     made.status = Status.COMPLETED
     return made
 
 
 def columns(*samples: Sample) -> tuple[np.ndarray, np.ndarray]:
-    batch = to_batch([Group(7, list(samples))], top=True)
-    assert batch.extra[TOP_IDS][0] == batch.extra[TOP_LOGP][0] == "response"
-    return batch.extra[TOP_IDS][1], batch.extra[TOP_LOGP][1]
+    batch = to_batch([Group(7, list(samples))], streams=[TOP_IDS, TOP_LOGP])
+    assert batch.extra[TOP_IDS.name][0] == batch.extra[TOP_LOGP.name][0] == "response"
+    return batch.extra[TOP_IDS.name][1], batch.extra[TOP_LOGP.name][1]
 
 
 # from the engine -------------------------------------------------------------------------------------------------
@@ -57,16 +59,14 @@ def test_both_transports_say_the_same() -> None:
     content = [{"top_logprobs": [{"token_id": t, "logprob": x} for t, x in place]} for place in places]
     served = top_from_content("r", content, 2)
     assert sampled == pytest.approx([-0.9, -6.0])
-    assert top is not None
-    assert served is not None
-    assert top.ids.tolist() == served.ids.tolist() == [[9, 5], [9, 5]]
-    np.testing.assert_array_equal(top.logprobs, served.logprobs)
+    assert top[TOP_IDS].tolist() == served[TOP_IDS].tolist() == [[9, 5], [9, 5]]
+    np.testing.assert_array_equal(top[TOP_LOGP], served[TOP_LOGP])
 
 
 def test_nothing_was_asked_for() -> None:
     flat: Any = SimpleNamespace(token_ids=[5, 7], logprobs=[-0.9, -6.0])
-    assert split_flat("r", [5, 7], flat) == ([-0.9, -6.0], None)
-    assert top_from_content("r", [{"top_logprobs": []}], 0) is None
+    assert split_flat("r", [5, 7], flat) == ([-0.9, -6.0], {})
+    assert top_from_content("r", [{"top_logprobs": []}], 0) == {}
 
 
 def test_a_table_with_holes_is_an_error() -> None:
@@ -75,23 +75,21 @@ def test_a_table_with_holes_is_an_error() -> None:
         split_flat("r", [5, 7], flat)
     with pytest.raises(EngineError, match="request r: place 0 has 1 likeliest tokens, not 2"):
         top_from_content("r", [{"top_logprobs": [{"token_id": 1, "logprob": -1.0}]}], 2)
-    with pytest.raises(EngineError, match="likeliest tokens of 1 places came with 2 tokens"):
-        checked_reply("r", [5, 7], [-1.0, -1.0], [("0", 0, 2)], "stop", 0, None, table(1))
-    with pytest.raises(ValueError, match=r"must be \[L, k\]"):
-        TopLogprobs(np.zeros((2, 3), np.int32), np.zeros((2, 2), np.float32))
+    with pytest.raises(EngineError, match="likeliest tokens of 1 positions came with 2 tokens"):
+        checked_reply("r", [5, 7], [-1.0, -1.0], [("0", 0, 2)], "stop", 0, table(1))
+    with pytest.raises(ValueError, match=r"rollout_top_logp \[2, 2\] and rollout_top_ids differ in shape"):
+        sample(2, top={TOP_IDS: np.zeros((2, 3), np.int32), TOP_LOGP: np.zeros((2, 2), np.float32)})
 
 
 def test_replies_travel_as_columns() -> None:
     first, second = (
-        checked_reply(id, [1] * n, [-1.0] * n, [("3", 0, n)], "stop", 0, None, table(n, seed=n))
+        checked_reply(id, [1] * n, [-1.0] * n, [("3", 0, n)], "stop", 0, table(n, seed=n))
         for id, n in (("a", 2), ("b", 3))
     )
     back = ReplyColumns.pack([first, second]).unpack()
     for reply, given in zip(back, (first, second), strict=True):
-        assert reply.top is not None
-        assert given.top is not None
-        np.testing.assert_array_equal(reply.top.ids, given.top.ids)
-        np.testing.assert_array_equal(reply.top.logprobs, given.top.logprobs)
+        np.testing.assert_array_equal(reply.streams[TOP_IDS], given.streams[TOP_IDS])
+        np.testing.assert_array_equal(reply.streams[TOP_LOGP], given.streams[TOP_LOGP])
 
 
 # in the sample and the batch -------------------------------------------------------------------------------------
@@ -99,42 +97,41 @@ def test_rows_stand_at_their_tokens() -> None:
     """Observations between and after turns have none, and rows stay with their samples."""
     one = sample(2, 0, table(2))
     one.append_observation([8, 8])
-    one.append_model([1], [-1.0], [0], top=table(1, seed=5))
+    one.append_model([1], [-1.0], [0], table(1, seed=5))
     one.append_observation([9])
     ids, values = columns(one, sample(1, 1, table(1, seed=6)))
     assert ids.shape == values.shape == (7, 3)
     assert (ids.dtype, values.dtype) == (np.int32, np.float32)
     assert np.isnan(values[[2, 3, 5]]).all()
-    np.testing.assert_array_equal(ids[:2], table(2).ids)
-    np.testing.assert_array_equal(values[4], table(1, seed=5).logprobs[0])
-    np.testing.assert_array_equal(values[6], table(1, seed=6).logprobs[0])
-    batch = to_batch([Group(7, [one, sample(1, 1, table(1, seed=6))])], top=True)
+    np.testing.assert_array_equal(ids[:2], table(2)[TOP_IDS])
+    np.testing.assert_array_equal(values[4], table(1, seed=5)[TOP_LOGP][0])
+    np.testing.assert_array_equal(values[6], table(1, seed=6)[TOP_LOGP][0])
+    batch = to_batch([Group(7, [one, sample(1, 1, table(1, seed=6))])], streams=[TOP_IDS, TOP_LOGP])
     taken = StepBatch.concat([batch.take([1]), batch.take([0])])
-    np.testing.assert_array_equal(taken.extra[TOP_IDS][1], np.concatenate([ids[6:], ids[:6]]))
+    np.testing.assert_array_equal(taken.extra[TOP_IDS.name][1], np.concatenate([ids[6:], ids[:6]]))
 
 
 def test_a_sample_comes_back_from_json() -> None:
     given = sample(2, 0, table(2))
     back = sample_from_json(json.loads(json.dumps(sample_to_json(given))))
-    assert back.top is not None
-    np.testing.assert_array_equal(back.top.ids, table(2).ids)
-    np.testing.assert_array_equal(back.top.logprobs, table(2).logprobs)
+    np.testing.assert_array_equal(back.streams[TOP_IDS], table(2)[TOP_IDS])
+    np.testing.assert_array_equal(back.streams[TOP_LOGP], table(2)[TOP_LOGP])
     back.reset()
-    assert back.top is None
+    assert back.streams == {}
 
 
 def test_who_lacks_them_is_named() -> None:
-    with pytest.raises(EngineError, match=r"no likeliest tokens with group 7 sample 1 \(rollout 71\) \(1 samples\)"):
+    with pytest.raises(EngineError, match=r"rollout 71\) has likeliest tokens of 0 tokens and needs those of 2"):
         columns(sample(2, 0, table(2)), sample(2, 1))
     later = sample(2, 0, table(2))
     later.append_model([1], [-1.0], [0])
-    with pytest.raises(EngineError, match="no likeliest tokens with group 7 sample 0"):
+    with pytest.raises(EngineError, match=r"group 7 sample 0 .* has likeliest tokens of 2 tokens and needs those of 3"):
         columns(later)
-    with pytest.raises(EngineError, match=r"samples with \[2, 3\] likeliest tokens"):
+    with pytest.raises(EngineError, match=r"likeliest tokens of k \[\(2,\), \(3,\)\]"):
         columns(sample(2, 0, table(2)), sample(2, 1, table(2, k=2)))
-    with pytest.raises(ValueError, match="likeliest tokens of 3 places for 2 tokens"):
+    with pytest.raises(ValueError, match="3 rows of likeliest tokens where 2 belong to 2 new tokens"):
         sample(2, 0, table(3))
 
 
 def test_other_runs_have_no_such_columns() -> None:
-    assert TOP_IDS not in to_batch([Group(7, [sample(2)])]).extra
+    assert TOP_IDS.name not in to_batch([Group(7, [sample(2)])]).extra

@@ -14,6 +14,7 @@ import pytest
 
 from vime_core.api.errors import ConfigError, DeadlineError, EngineError
 from vime_core.api.sample import Sample
+from vime_core.api.streams import TEACHER_LOGP
 from vime_core.config.sections import Config
 from vime_core.data.codec import sample_from_json, sample_to_json
 from vime_core.plugin.plugins import Plugins
@@ -68,32 +69,32 @@ def test_all_turns_are_read_and_observations_are_left_out() -> None:
     asking = scorer(teacher)
     asyncio.run(asking.score([sample]))
     expected = right(sample.tokens, 4)
-    assert [value for value, mask in zip(sample.teacher_logp, sample.loss_mask) if mask] == [
-        value for value, mask in zip(expected, sample.loss_mask) if mask
-    ]
-    assert [math.isnan(value) for value in sample.teacher_logp] == [False, False, True, True, True, False]
+    assert [value for value, mask in zip(sample.streams[TEACHER_LOGP], sample.loss_mask) if mask] == pytest.approx(
+        [value for value, mask in zip(expected, sample.loss_mask) if mask]
+    )
+    assert [math.isnan(value) for value in sample.streams[TEACHER_LOGP]] == [False, False, True, True, True, False]
     asyncio.run(asking.score([sample]))
     assert teacher.calls == 1
     sample.append_model([12], [-0.25], [2])
-    assert not sample.has_teacher
+    assert not sample.has_stream(TEACHER_LOGP)
     asyncio.run(asking.score([sample]))
-    assert sample.teacher_logp[-1] == right(sample.tokens, 4)[-1]
+    assert sample.streams[TEACHER_LOGP][-1] == pytest.approx(right(sample.tokens, 4)[-1])
     sample.reset()
-    assert sample.teacher_logp == []
+    assert sample.streams == {}
 
 
 def test_it_survives_a_checkpoint() -> None:
     sample = two_turns()
     asyncio.run(scorer(Arithmetic()).score([sample]))
     again = sample_from_json(sample_to_json(sample))
-    assert np.array_equal(again.teacher_logp, sample.teacher_logp, equal_nan=True)
-    assert again.has_teacher
+    assert np.array_equal(again.streams[TEACHER_LOGP], sample.streams[TEACHER_LOGP], equal_nan=True)
+    assert again.has_stream(TEACHER_LOGP)
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (lambda scores: [scores[0][:-1]], "5 log-probs for 6 response tokens"),
+        (lambda scores: [scores[0][:-1]], "5 for 6 response tokens"),
         (lambda scores: [[*scores[0][:-1], math.nan]], "response token 5 is nan"),
         (lambda scores: [[-math.inf, *scores[0][1:]]], "response token 0 is -inf"),
         (lambda scores: EngineError("its process is gone"), "its process is gone"),
@@ -103,7 +104,7 @@ def test_what_is_missing_is_an_error_and_never_a_number(fault: Any, message: str
     sample = two_turns()
     with pytest.raises(EngineError, match=message):
         asyncio.run(scorer(Arithmetic(fault)).score([sample]))
-    assert sample.teacher_logp == []
+    assert sample.streams == {}
 
 
 def test_a_slow_teacher_is_given_up() -> None:
@@ -131,8 +132,8 @@ def test_a_sample_without_a_response_asks_for_nothing() -> None:
 
 
 def test_a_batch_without_the_teachers_word_is_refused(group: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match="no log-probs of the teacher: group 0 sample 0"):
-        to_batch([group([1.0])], teacher=True)
+    with pytest.raises(EngineError, match=r"group 0 sample 0 .* has log-probs of the teacher of 0 tokens"):
+        to_batch([group([1.0])], streams=[TEACHER_LOGP])
 
 
 # the whole worker --------------------------------------------------------------------------------------------

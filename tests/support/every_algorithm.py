@@ -44,8 +44,8 @@ def names() -> list[str]:
 
 def tricky_batch(step: int, vocabulary: int = 97, centered: bool = False) -> Any:
     """12 samples in groups of 3, 1, 3, 3, 2. In step 1 all but one sample are masked."""
+    from vime_core.api.streams import TOP_IDS, TOP_LOGP
     from vime_core.batch.step_batch import StepBatch
-    from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
 
     rng = np.random.default_rng(step)
     total = rng.integers(8, 40, 12)
@@ -64,7 +64,7 @@ def tricky_batch(step: int, vocabulary: int = 97, centered: bool = False) -> Any
     likeliest = np.argsort(rng.random((response.sum(), vocabulary)), axis=1)[:, :4]
     head = np.where(mask[:, None], np.log(rng.dirichlet(np.ones(5), response.sum())[:, :4]), np.nan)
     return StepBatch.of(
-        extra={TOP_IDS: ("response", likeliest), TOP_LOGP: ("response", head)} if centered else None,
+        extra={TOP_IDS.name: ("response", likeliest), TOP_LOGP.name: ("response", head)} if centered else None,
         tokens=rng.integers(3, vocabulary, total.sum()),
         total_lengths=total,
         response_lengths=response,

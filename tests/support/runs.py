@@ -142,15 +142,15 @@ class Run:
         return Done(int(code), out, err, float(at) - self.started, left, self.litter)
 
 
-def forgetful(folder: Path, field: str) -> str:
-    """A rollout, for ``--rollout-function`` of a run in ``folder``, that loses ``field`` of every sample."""
+def forgetful(folder: Path, *streams: str) -> str:
+    """A rollout, for ``--rollout-function`` of a run in ``folder``, that loses these streams of every sample."""
     (folder / "forgetful.py").write_text(
         "from vime_core.rollout.generate import Generate\n"
         "class Forgetful(Generate):\n"
         "    async def generate(self, samples, client, params):\n"
         "        done = await super().generate(samples, client, params)\n"
         "        for sample in done:\n"
-        f"            sample.{field} = None\n"
+        f"            sample.streams = {{s: x for s, x in sample.streams.items() if s.name not in {streams}}}\n"
         "        return done\n"
     )
     return "forgetful.py:Forgetful"

@@ -32,7 +32,7 @@ import torch.multiprocessing
 
 from tests.training.parity_run import _gap, _unfused
 from vime_core.api.errors import TrainerError
-from vime_core.batch.routing import FREE_CHOICE, ROUTING
+from vime_core.api.streams import FREE_CHOICE, ROUTING
 from vime_core.batch.step_batch import StepBatch
 from vime_core.config.sections import Config
 from vime_core.devices.cpu import CpuBackend
@@ -108,7 +108,7 @@ def _with(batch: StepBatch, rows: np.ndarray) -> StepBatch:
 
     rows = rows.astype(np.int16)
     rows[batch.token_starts[1:] - 1] = FREE_CHOICE
-    return dataclasses.replace(batch, extra={ROUTING: ("token", rows)})
+    return dataclasses.replace(batch, extra={ROUTING.name: ("token", rows)})
 
 
 class Original:
@@ -237,7 +237,7 @@ class Trial:
         self._train(passes, chosen)
         found["own_diff"] = passes.replay.metrics()["train/routing_replay_diff"]
         logp = self._forward(passes, forced)
-        expected, _ = self.original.run(forced.extra[ROUTING][1])
+        expected, _ = self.original.run(forced.extra[ROUTING.name][1])
         found |= {"moved": self._gap(logp, free), "forced": self._gap(logp, expected)}
         found["forced_train"] = self._gap(self._train(passes, forced), expected)
         found["forced_diff"] = passes.replay.metrics()["train/routing_replay_diff"]

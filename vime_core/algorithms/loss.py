@@ -20,7 +20,7 @@ from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
 from vime_core.algorithms.micro_batch_slice import MicroView
 from vime_core.api.algorithm import Algorithm
 from vime_core.api.errors import TrainerError
-from vime_core.batch.top_logprobs import TOP_LOGP
+from vime_core.api.streams import TOP_LOGP
 
 
 def micro_loss(
@@ -107,7 +107,7 @@ def _centered(
 ) -> torch.Tensor:
     if topk_logprobs is None:
         raise TrainerError("score centering is on, but no log-probs of the sampler's likeliest tokens were computed")
-    sampler, sampler_topk_logprobs = (view.extra[name].to(view.logp.dtype) for name in ("rollout_logp", TOP_LOGP))
+    sampler, sampler_topk_logprobs = (view.extra[name].to(view.logp.dtype) for name in ("rollout_logp", TOP_LOGP.name))
     weight = ImportanceWeight(loss_config.score_centering_weight, *loss_config.score_centering_bounds)
     return centered_loss(
         view.logp, sampler, trainable(view.mask, topk_logprobs), sampler_topk_logprobs, advantage, weight

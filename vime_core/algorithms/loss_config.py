@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
+from vime_core.api.streams import TOP_IDS, TOP_LOGP
 
 if TYPE_CHECKING:
     from vime_core.api.algorithm import Algorithm
@@ -106,8 +106,8 @@ class LossConfig:
             "ref_logp": bool(self.kl_loss_coef),
             "teacher_logp": bool(self.opd_kl_coef),
             "rollout_logp": self.corrects or self.use_rollout_logprobs or bool(self.score_centering_top_k),
-            TOP_IDS: bool(self.score_centering_top_k),
-            TOP_LOGP: bool(self.score_centering_top_k),
+            TOP_IDS.name: bool(self.score_centering_top_k),
+            TOP_LOGP.name: bool(self.score_centering_top_k),
             "old_logp": self.recompute_old_logprobs or bool(self.kl_loss_coef and self.use_unbiased_kl),
             "reward": bool(self.overlong_buffer_len),
         }

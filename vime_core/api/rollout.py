@@ -9,28 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
 
     from vime_core.api.sample import Sample
-
-
-@dataclass(frozen=True)
-class TopLogprobs:
-    """The tokens that a sampler found likeliest at each of L places: ``ids`` [L, k] int32, all different at a place,
-    and their natural-log probabilities ``logprobs`` [L, k] float32."""
-
-    ids: npt.NDArray[np.int32]
-    logprobs: npt.NDArray[np.float32]
-
-    def __post_init__(self) -> None:
-        if self.ids.shape != self.logprobs.shape or self.ids.ndim != 2:
-            raise ValueError(f"ids {list(self.ids.shape)} and log-probs {list(self.logprobs.shape)} must be [L, k]")
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, part: slice) -> TopLogprobs:
-        return TopLogprobs(self.ids[part], self.logprobs[part])
+    from vime_core.api.streams import TokenStream
 
 
 @dataclass(frozen=True)
@@ -79,9 +60,8 @@ class GenerateReply:
         versions: weight version under which each token was sampled, [L].
         finish: "stop", "length" or "abort".
         cached_tokens: prompt tokens served from the prefix cache.
-        routing: experts that each token of prompt and response but the last was sent to, [prompt + L - 1, layers,
-            topk]; None from an engine that was not asked for them.
-        top: the likeliest tokens at each of the L places; None where none were asked for.
+        streams: what the engine was asked for beside them, by declaration: [L, ...], or [prompt + L - 1, ...] for one
+            that has a row for each position.
     """
 
     id: str
@@ -90,8 +70,7 @@ class GenerateReply:
     versions: list[int]
     finish: str
     cached_tokens: int = 0
-    routing: npt.NDArray[np.integer] | None = field(default=None, compare=False)
-    top: TopLogprobs | None = field(default=None, compare=False)
+    streams: Mapping[TokenStream, np.ndarray] = field(default_factory=dict, compare=False)
 
 
 class GenerationClient(Protocol):
@@ -111,10 +90,12 @@ class GenerationClient(Protocol):
 
 
 class RolloutGenerator(abc.ABC):
-    """DeviceSharing a pending sample into a finished one (or several). May hold turns, tools, environments."""
+    """Turns a pending sample into a finished one (or several). May hold turns, tools, environments."""
 
     #: responses come with the data: no engine is asked and no reward is computed
     supervised: ClassVar[bool] = False
+    #: its samples carry these beside the core's; each becomes a column of the step batch
+    streams: ClassVar[tuple[TokenStream, ...]] = ()
 
     @abc.abstractmethod
     async def generate(

@@ -9,11 +9,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api.reward import Score, Unscored
-from vime_core.api.rollout import TopLogprobs
+from vime_core.api.streams import TokenStream, check_pairs
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
 
 Message = Mapping[str, Any]
 
@@ -38,12 +37,8 @@ class Sample:
         prompt: text or chat messages as read; ``prompt_tokens`` is what the engine gets.
         response_tokens, loss_mask, logprobs, versions: [L] each; observation tokens carry mask 0, log-prob NaN and
             version -1.
-        routing: experts that the engine sent each token to, [rows, layers, topk], prompt first; ``len(tokens) - 1``
-            rows after model tokens that came with theirs, None where none were asked for. Rows once written stay: a
-            continuation adds those that are missing.
-        top: what the engine found likeliest at the response tokens up to the last that came with it, where it was asked
-            for; NaN at observations.
-        teacher_logp: [L] the teacher's log-prob of each sampled token, NaN at observations; empty until it was asked.
+        streams: what came beside the tokens, by declaration. Rows once written stay; those after the last that came are
+            missing.
     """
 
     prompt_id: int
@@ -61,9 +56,7 @@ class Sample:
     loss_mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    routing: npt.NDArray[np.integer] | None = field(default=None, compare=False)
-    top: TopLogprobs | None = field(default=None, compare=False)
-    teacher_logp: list[float] = field(default_factory=list)
+    streams: dict[TokenStream, np.ndarray] = field(default_factory=dict, compare=False)
     status: Status = Status.PENDING
     reward: Score | Unscored | None = None
     error: str = ""
@@ -73,18 +66,17 @@ class Sample:
         tokens: Sequence[int],
         logprobs: Sequence[float],
         versions: Sequence[int],
-        routing: npt.NDArray[np.integer] | None = None,
-        top: TopLogprobs | None = None,
+        streams: Mapping[TokenStream, Any] | None = None,
     ) -> None:
         """Tokens that the model sampled.
 
         Args:
-            top: the likeliest tokens at the same places.
-            routing: a reply's experts, one row for every token of the sample so far, these included, but the last.
+            streams: one row for each of these tokens; of a stream per position, one row for every token of the sample
+                so far, these included, but the last.
 
         Raises:
-            ValueError: the three (or ``top``) differ in length, a log-prob is not a number <= 0 (up to rounding), or
-                there are more or fewer rows of experts.
+            ValueError: the three differ in length, a log-prob is not a number <= 0 (up to rounding), or a stream has
+                more or fewer rows, or is not as declared.
         """
         if not len(tokens) == len(logprobs) == len(versions):
             raise ValueError(
@@ -93,11 +85,9 @@ class Sample:
         for position, value in enumerate(logprobs):
             if not value <= 1e-4:  # also true for NaN
                 raise ValueError(f"sample {self.name}: log-prob {value} at response token {position}")
-        if top is not None:
-            self._add_top(top, len(tokens))
-        if routing is not None:
-            self._add_routing(routing, len(self.prompt_tokens) + len(self.response_tokens) + len(tokens) - 1)
+        grown = self._grown_streams(streams or {}, len(tokens))
         self._grow(tokens, 1, logprobs, versions)
+        self.streams.update(grown)
 
     def append_observation(self, tokens: Sequence[int]) -> None:
         """Tokens that came from outside (a tool, an environment): never trained on."""
@@ -118,51 +108,54 @@ class Sample:
         self.logprobs.extend(logprobs)
         self.versions.extend(versions)
 
-    def set_teacher(self, logprobs: Sequence[float]) -> None:
-        """The teacher's log-probs of all response tokens, [L]; those of observations are dropped. Comes last: after
-        further tokens the sample has no teacher any more.
+    def set_stream(self, stream: TokenStream, rows: Any) -> None:
+        """Values of all response tokens, read after they were sampled; those of observations are dropped.
 
         Raises:
-            ValueError: another length, or a log-prob of a sampled token that is not finite.
+            ValueError: another length, not as declared, or the value of a sampled token is not finite.
         """
-        if len(logprobs) != len(self.response_tokens):
-            raise ValueError(f"{self.name}: {len(logprobs)} log-probs for {len(self.response_tokens)} response tokens")
-        sampled = [version >= 0 for version in self.versions]
-        for position, (value, counts) in enumerate(zip(logprobs, sampled)):
-            if counts and not math.isfinite(value):
-                raise ValueError(f"{self.name}: the teacher's log-prob at response token {position} is {value}")
-        self.teacher_logp = [value if counts else math.nan for value, counts in zip(logprobs, sampled)]
-
-    @property
-    def has_teacher(self) -> bool:
-        return len(self.teacher_logp) == len(self.response_tokens)
-
-    def _add_top(self, top: TopLogprobs, length: int) -> None:
-        """After the rows that are there; what lies between are observations."""
-        if len(top) != length:
-            raise ValueError(f"sample {self.name}: likeliest tokens of {len(top)} places for {length} tokens")
         import numpy as np
 
-        have, width = 0 if self.top is None else len(self.top), top.ids.shape[1]
-        between = len(self.response_tokens) - have
-        ids = [np.zeros((between, width), np.int32), top.ids]
-        values = [np.full((between, width), np.nan, np.float32), top.logprobs]
-        if self.top is not None:
-            ids, values = [self.top.ids, *ids], [self.top.logprobs, *values]
-        self.top = TopLogprobs(np.concatenate(ids), np.concatenate(values))
+        rows = stream.checked(rows).astype(stream.dtype)
+        if len(rows) != len(self.response_tokens):
+            raise ValueError(f"{self.name}: {stream.what}: {len(rows)} for {len(self.response_tokens)} response tokens")
+        sampled = np.array(self.versions, dtype=np.int64) >= 0
+        for position in np.flatnonzero(sampled):
+            if not np.isfinite(rows[position]).all():
+                raise ValueError(f"{self.name}: {stream.what}: response token {position} is {rows[position]}")
+        rows[~sampled] = stream.blank(1)[0]
+        self.streams[stream] = rows
 
-    def _add_routing(self, rows: npt.NDArray[np.integer], length: int) -> None:
-        if len(rows) != length:
-            raise ValueError(f"sample {self.name}: {len(rows)} rows of routed experts for {length + 1} tokens")
-        if self.routing is None:
-            self.routing = rows
-            return
+    def has_stream(self, stream: TokenStream) -> bool:
+        """Every response token has its row (without a response there is none to be had)."""
+        return len(self.streams.get(stream, ())) == len(self.response_tokens)
+
+    def _grown_streams(self, streams: Mapping[TokenStream, Any], count: int) -> dict[TokenStream, np.ndarray]:
+        try:
+            checked = {stream: stream.checked(rows) for stream, rows in streams.items()}
+            check_pairs(checked)
+            return {stream: self._grown_stream(stream, rows, count) for stream, rows in checked.items()}
+        except ValueError as error:
+            raise ValueError(f"sample {self.name}: {error}") from None
+
+    def _grown_stream(self, stream: TokenStream, rows: np.ndarray, count: int) -> np.ndarray:
+        """What is there and what is new; per position, ``rows`` holds both."""
         import numpy as np
 
-        if rows.shape[1:] != self.routing.shape[1:]:
-            what = f"{list(self.routing.shape[1:])}, then of {list(rows.shape[1:])}"
-            raise ValueError(f"sample {self.name}: routed experts of layers and top-k {what}")
-        self.routing = np.concatenate([self.routing, rows[len(self.routing) :]])
+        start = len(self.response_tokens)
+        expected = count if stream.per == "response" else len(self.prompt_tokens) + start + count - 1
+        if len(rows) != expected:
+            raise ValueError(f"{len(rows)} rows of {stream.what} where {expected} belong to {count} new tokens")
+        have = self.streams.get(stream, rows[:0])
+        if rows.shape[1:] != have.shape[1:]:
+            what = f"{stream.what} of {list(have.shape[1:])}, then of {list(rows.shape[1:])}"
+            raise ValueError(f"{what} ({', '.join(stream.dims)})")
+        if stream.per == "position":
+            return np.concatenate([have, rows[len(have) :]])
+        if any(self.loss_mask[len(have) :]):
+            raise ValueError(f"{stream.what} of {len(have)} of the {start} tokens before these")
+        between = stream.blank(start - len(have), rows.shape[1:])
+        return np.concatenate([have, between, rows]).astype(stream.dtype, copy=False)
 
     @property
     def tokens(self) -> list[int]:
@@ -181,9 +174,8 @@ class Sample:
     def reset(self) -> None:
         """Forget the output, so that a retry starts afresh."""
         self.response = ""
-        for stream in (self.response_tokens, self.loss_mask, self.logprobs, self.versions, self.teacher_logp):
-            stream.clear()
-        self.routing = self.top = None
+        for column in (self.response_tokens, self.loss_mask, self.logprobs, self.versions, self.streams):
+            column.clear()
         self.status, self.reward, self.error = Status.PENDING, None, ""
 
 

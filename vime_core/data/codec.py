@@ -1,31 +1,29 @@
 """Samples as JSON values and back, exactly. NaN log-probs travel as null, so that the text is valid JSON anywhere;
-routed experts and tables of likeliest tokens as base64 of their bytes."""
+streams as base64 of their bytes, each with its declaration, so that those of a plugin come back too."""
 
 from __future__ import annotations
 
 import base64
 import math
-from dataclasses import fields
+from collections.abc import Iterable
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api.reward import Score, Unscored
-from vime_core.api.rollout import TopLogprobs
 from vime_core.api.sample import Sample, Status
+from vime_core.api.streams import TokenStream
 
 if TYPE_CHECKING:
     import numpy as np
 
-#: per-token streams that may hold NaN
-_STREAMS = ("logprobs", "teacher_logp")
 #: fields that are JSON values already
-_PLAIN = tuple(f.name for f in fields(Sample) if f.name not in (*_STREAMS, "routing", "top", "status", "reward"))
+_PLAIN = tuple(f.name for f in fields(Sample) if f.name not in ("logprobs", "streams", "status", "reward"))
 
 
 def sample_to_json(sample: Sample) -> dict[str, Any]:
     values = {name: getattr(sample, name) for name in _PLAIN}
-    values |= {name: [None if math.isnan(x) else x for x in getattr(sample, name)] for name in _STREAMS}
-    values["routing"] = _array_to_json(sample.routing)
-    values["top"] = None if sample.top is None else [_array_to_json(x) for x in (sample.top.ids, sample.top.logprobs)]
+    values["logprobs"] = nan_to_null(sample.logprobs)
+    values["streams"] = [_stream_to_json(stream, rows) for stream, rows in sample.streams.items()]
     values["status"] = sample.status.value
     values["reward"] = reward_to_json(sample.reward)
     return values
@@ -33,34 +31,27 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
 
 def sample_from_json(values: dict[str, Any]) -> Sample:
     rest = {name: values[name] for name in _PLAIN}
-    streams: dict[str, Any] = {name: [math.nan if x is None else x for x in values.get(name, [])] for name in _STREAMS}
+    logprobs = [math.nan if x is None else x for x in values["logprobs"]]
+    streams = dict(map(_stream_from_json, values.get("streams", ())))
     reward = reward_from_json(values["reward"])
-    routing = _array_from_json(values.get("routing"))
-    top = _top_from_json(values.get("top"))
-    return Sample(**rest, **streams, routing=routing, top=top, status=Status(values["status"]), reward=reward)
+    return Sample(**rest, logprobs=logprobs, streams=streams, status=Status(values["status"]), reward=reward)
 
 
-def _top_from_json(values: list[Any] | None) -> TopLogprobs | None:
-    if values is None:
-        return None
-    ids, logprobs = (_array_from_json(x) for x in values)
-    assert ids is not None, "written together with"
-    assert logprobs is not None, "its log-probs"
-    return TopLogprobs(ids, logprobs)
+def nan_to_null(values: Iterable[float]) -> list[float | None]:
+    return [None if math.isnan(x) else x for x in values]
 
 
-def _array_to_json(array: np.ndarray | None) -> dict[str, Any] | None:
-    if array is None:
-        return None
-    return {"type": array.dtype.str, "shape": list(array.shape), "data": base64.b64encode(array.tobytes()).decode()}
+def _stream_to_json(stream: TokenStream, rows: np.ndarray) -> dict[str, Any]:
+    data = base64.b64encode(rows.tobytes()).decode()
+    return {"stream": asdict(stream), "type": rows.dtype.str, "shape": list(rows.shape), "data": data}
 
 
-def _array_from_json(values: dict[str, Any] | None) -> np.ndarray | None:
-    if values is None:
-        return None
+def _stream_from_json(values: dict[str, Any]) -> tuple[TokenStream, np.ndarray]:
     import numpy as np
 
-    return np.frombuffer(base64.b64decode(values["data"]), values["type"]).reshape(values["shape"])
+    declared = values["stream"]
+    stream = TokenStream(**{**declared, "dims": tuple(declared["dims"])})
+    return stream, np.frombuffer(base64.b64decode(values["data"]), values["type"]).reshape(values["shape"])
 
 
 def reward_to_json(reward: Score | Unscored | None) -> dict[str, Any] | None:

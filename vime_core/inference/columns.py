@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vime_core.api.errors import EngineError
-from vime_core.api.rollout import GenerateReply, TopLogprobs
-from vime_core.inference.routing import checked_routing
-from vime_core.inference.vllm.top_logprobs import end_to_end
+from vime_core.api.rollout import GenerateReply
+from vime_core.api.streams import TokenStream, check_pairs
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,9 +21,8 @@ FINISHES = ("stop", "length", "abort")
 @dataclass(frozen=True)
 class ReplyColumns:
     """n replies. ``tokens``, ``logprobs`` and ``versions`` [T] are end to end, reply i has ``lengths[i]`` of them.
-    ``top`` holds the likeliest tokens of the same T places, if they were asked for;
-    ``routing`` [rows, layers, topk] holds the routed experts end to end, reply i has ``routed[i]`` rows (0: none);
-    ``errors`` are (request id, message) of those that got none."""
+    ``streams`` hold (rows of each reply, -1 for none; the rows end to end); ``errors`` are (request id, message) of
+    those that got none."""
 
     ids: list[str]
     lengths: npt.NDArray[np.int32]
@@ -33,9 +31,7 @@ class ReplyColumns:
     versions: npt.NDArray[np.int32]
     finishes: npt.NDArray[np.int8]
     cached: npt.NDArray[np.int32]
-    routed: npt.NDArray[np.int32]
-    routing: npt.NDArray[np.integer] | None = None
-    top: TopLogprobs | None = None
+    streams: dict[TokenStream, tuple[npt.NDArray[np.int32], np.ndarray]] = field(default_factory=dict)
     errors: list[tuple[str, str]] = field(default_factory=list)
 
     @classmethod
@@ -43,8 +39,7 @@ class ReplyColumns:
         def flat(name: str, dtype: Any) -> Any:
             return np.array([x for r in replies for x in getattr(r, name)], dtype=dtype)
 
-        routing = [r.routing for r in replies if r.routing is not None]
-        tops = [r.top for r in replies if r.top is not None]
+        known = dict.fromkeys(stream for r in replies for stream in r.streams)
         return cls(
             ids=[r.id for r in replies],
             lengths=np.array([len(r.tokens) for r in replies], np.int32),
@@ -53,34 +48,31 @@ class ReplyColumns:
             versions=flat("versions", np.int32),
             finishes=np.array([FINISHES.index(r.finish) for r in replies], np.int8),
             cached=np.array([r.cached_tokens for r in replies], np.int32),
-            routed=np.array([0 if r.routing is None else len(r.routing) for r in replies], np.int32),
-            routing=np.concatenate(routing) if routing else None,
-            top=end_to_end(tops) if tops else None,
+            streams={stream: _end_to_end([r.streams.get(stream) for r in replies]) for stream in known},
             errors=list(errors),
         )
 
     def unpack(self) -> list[GenerateReply]:
         tokens, logprobs, versions = self.tokens.tolist(), self.logprobs.tolist(), self.versions.tolist()
-        replies, start, row = [], 0, 0
+        replies, start = [], 0
+        streams: list[dict[TokenStream, np.ndarray]] = [{} for _ in self.ids]
+        for stream, (counts, rows) in self.streams.items():
+            ends = np.cumsum(np.maximum(counts, 0))
+            for own, count, end in zip(streams, counts.tolist(), ends.tolist()):
+                if count >= 0:
+                    own[stream] = rows[end - count : end]
         for i, length in enumerate(self.lengths.tolist()):
             part = slice(start, start + length)
             finish = FINISHES[int(self.finishes[i])]
-            rows = int(self.routed[i])
-            routing = self.routing[row : row + rows] if self.routing is not None and rows else None
-            replies.append(
-                GenerateReply(
-                    self.ids[i],
-                    tokens[part],
-                    logprobs[part],
-                    versions[part],
-                    finish,
-                    int(self.cached[i]),
-                    routing,
-                    None if self.top is None else self.top[part],
-                )
-            )
-            start, row = start + length, row + rows
+            parts = (tokens[part], logprobs[part], versions[part], finish, int(self.cached[i]), streams[i])
+            replies.append(GenerateReply(self.ids[i], *parts))
+            start += length
         return replies
+
+
+def _end_to_end(parts: Sequence[np.ndarray | None]) -> tuple[npt.NDArray[np.int32], np.ndarray]:
+    counts = np.array([-1 if rows is None else len(rows) for rows in parts], np.int32)
+    return counts, np.concatenate([rows for rows in parts if rows is not None])
 
 
 def checked_reply(
@@ -90,8 +82,7 @@ def checked_reply(
     spans: Any,
     finish: str | None,
     cached: int | None,
-    routing: npt.NDArray[np.integer] | None = None,
-    top: TopLogprobs | None = None,
+    streams: Mapping[TokenStream, np.ndarray] | None = None,
 ) -> GenerateReply:
     """A reply from what an engine said.
 
@@ -115,10 +106,20 @@ def checked_reply(
     if not len(tokens) == len(logprobs) == len(versions):
         counts = f"{len(tokens)} tokens, {len(logprobs)} log-probs, {len(versions)} weight versions"
         raise EngineError(f"request {id}: the engine's reply has {counts}")
-    if top is not None and len(top) != len(tokens):
-        raise EngineError(f"request {id}: the likeliest tokens of {len(top)} places came with {len(tokens)} tokens")
-    routing = checked_routing(id, routing)
-    return GenerateReply(id, list(tokens), list(logprobs), versions, finish, cached or 0, routing, top)
+    checked = _checked_streams(id, streams or {}, len(tokens))
+    return GenerateReply(id, list(tokens), list(logprobs), versions, finish, cached or 0, checked)
+
+
+def _checked_streams(id: str, streams: Mapping[TokenStream, np.ndarray], count: int) -> dict[TokenStream, np.ndarray]:
+    try:
+        checked = {stream: stream.checked(rows) for stream, rows in streams.items()}
+        check_pairs(checked)
+    except ValueError as error:
+        raise EngineError(f"request {id}: the engine's {error}") from error
+    for stream, rows in checked.items():
+        if stream.per == "response" and len(rows) != count:
+            raise EngineError(f"request {id}: the {stream.what} of {len(rows)} positions came with {count} tokens")
+    return checked
 
 
 def _number(version: str, id: str) -> int:

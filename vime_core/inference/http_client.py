@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.api.errors import EngineError
 from vime_core.api.rollout import GenerateReply, GenerateRequest
+from vime_core.api.streams import ROUTING
 from vime_core.inference.columns import checked_reply
 from vime_core.inference.routing import routing_from_text
 from vime_core.inference.vllm.sampling import vllm_sampling
@@ -106,7 +107,7 @@ class HttpClient:
 
 
 def reply_from_json(id: str, answer: Mapping[str, Any], top_logprobs: int = 0) -> GenerateReply:
-    """The engine's answer, with the ``top_logprobs`` likeliest tokens of each place.
+    """The engine's answer, with the ``top_logprobs`` likeliest tokens of each position.
 
     Raises:
         EngineError: something is missing, or is not of these tokens.
@@ -123,7 +124,8 @@ def reply_from_json(id: str, answer: Mapping[str, Any], top_logprobs: int = 0) -
     spans = choice.get("weight_versions")
     spans = None if spans is None else [(s["version"], s["start"], s["end"]) for s in spans]
     details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
-    routing = routing_from_text(id, choice.get("routed_experts"))
+    streams = top_from_content(id, content or (), top_logprobs)
+    if choice.get("routed_experts") is not None:
+        streams[ROUTING] = routing_from_text(id, choice["routed_experts"])
     finish, cached = choice.get("finish_reason"), details.get("cached_tokens")
-    top = top_from_content(id, content or (), top_logprobs)
-    return checked_reply(id, tokens, logprobs, spans, finish, cached, routing, top)
+    return checked_reply(id, tokens, logprobs, spans, finish, cached, streams)

@@ -25,27 +25,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def routing_from_text(id: str, text: str | None) -> npt.NDArray[np.integer] | None:
+def routing_from_text(id: str, text: str) -> npt.NDArray[np.integer]:
     """[rows, layers, topk] out of a server's answer: base64 of a ``.npy`` file.
 
     Raises:
         EngineError: it is something else.
     """
-    if text is None:
-        return None
     try:
         return np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False)
     except (ValueError, OSError, EOFError, binascii.Error) as error:
         raise EngineError(f"request {id}: the engine's routed experts cannot be read: {error}") from error
-
-
-def checked_routing(id: str, rows: npt.NDArray[np.integer] | None) -> npt.NDArray[np.integer] | None:
-    """The rows, if they are [rows, layers, topk] integers.
-
-    Raises:
-        EngineError: they are not.
-    """
-    if rows is not None and (rows.ndim != 3 or rows.dtype.kind not in "iu"):
-        what = f"{rows.dtype} {list(rows.shape)}"
-        raise EngineError(f"request {id}: the engine's routed experts are {what}, not integers [rows, layers, topk]")
-    return rows

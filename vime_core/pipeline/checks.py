@@ -9,6 +9,7 @@ from vime_core.api.errors import ConfigError
 from vime_core.config.fill import placeholders
 from vime_core.config.rules import Facts, read_model, violations
 from vime_core.pipeline.rows import check_rows
+from vime_core.rollout.streams import streams_of
 from vime_core.rollout.teacher_check import check_teacher
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ def facts_of(config: Config, plugins: Any) -> Facts:
     # before anything heavy is imported: without a device nothing else matters
     device = plugins.choose_device(config.cluster.device).load()
     from vime_core.algorithms.options import value_faults
-    from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
     from vime_core.training.models.bridge import supported_model_types
 
     algorithm, options, terms = _loss_of(config, plugins)
@@ -64,7 +64,7 @@ def facts_of(config: Config, plugins: Any) -> Facts:
         reads=algorithm.needs,
         supplies=SUPPLIES
         | ({"teacher_logp"} if config.algorithm.opd_type is not None else set())
-        | ({TOP_IDS, TOP_LOGP} if config.algorithm.use_score_centering else set()),
+        | {stream.name for stream in streams_of(config, plugins.rollouts.resolve(config.rollout.rollout_function))},
         supports_colocate=device.supports_colocate,
         supports_sleep=device.supports_sleep,
     )

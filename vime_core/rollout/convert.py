@@ -8,34 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from vime_core.api.errors import EngineError
 from vime_core.api.reward import Score
 from vime_core.api.sample import Group, Sample, Status
-from vime_core.batch.routing import ROUTING
+from vime_core.api.streams import TokenStream
 from vime_core.batch.step_batch import Axis, StepBatch
-from vime_core.batch.top_logprobs import TOP_IDS, TOP_LOGP
-from vime_core.rollout.convert_routing import routing_column
-from vime_core.rollout.convert_top import top_columns
 
 
-def to_batch(
-    groups: Sequence[Group],
-    *,
-    rewarded: bool = True,
-    teacher: bool = False,
-    routing: bool = False,
-    top: bool = False,
-) -> StepBatch:
+def to_batch(groups: Sequence[Group], *, rewarded: bool = True, streams: Sequence[TokenStream] = ()) -> StepBatch:
     """The samples of the groups, in order.
 
     Args:
         rewarded: otherwise there are no rewards, and the batch holds NaN.
-        teacher: there are log-probs of a teacher; they become the column ``teacher_logp``, NaN at observations.
-        routing: the experts that the engine chose become the column ``routing`` (token axis).
-        top: the sampler's likeliest tokens become two columns (response axis).
+        streams: each becomes a column of its name.
 
     Raises:
-        ValueError: a sample is not finished, or has no score, or none of the teacher's log-probs.
-        EngineError: a sample lacks experts, or likeliest tokens.
+        ValueError: a sample is not finished, or has no score.
+        EngineError: a sample lacks a stream at a token that its loss depends on.
     """
     samples = [sample for group in groups for sample in group.samples]
     unfinished = [s.name for s in samples if s.status not in (Status.COMPLETED, Status.TRUNCATED)]
@@ -44,14 +33,6 @@ def to_batch(
     lengths = np.array([len(s.response_tokens) for s in samples], dtype=np.int64)
     total = lengths + np.array([len(s.prompt_tokens) for s in samples], dtype=np.int64)
     size = int(lengths.sum())
-    extra: dict[str, tuple[Axis, np.ndarray]] = {}
-    if teacher:
-        extra["teacher_logp"] = ("response", _teacher(samples, size))
-    if routing:
-        extra[ROUTING] = ("token", routing_column(samples))
-    if top:
-        ids, values = top_columns(samples)
-        extra |= {TOP_IDS: ("response", ids), TOP_LOGP: ("response", values)}
     return StepBatch.of(
         tokens=_flat((part for s in samples for part in (s.prompt_tokens, s.response_tokens)), "int64", total.sum()),
         total_lengths=total,
@@ -63,15 +44,51 @@ def to_batch(
         group=np.array([s.group for s in samples], dtype=np.int64),
         rollout=np.array([s.rollout for s in samples], dtype=np.int64),
         truncated=np.array([s.status is Status.TRUNCATED for s in samples], dtype=bool),
-        extra=extra,
+        extra={stream.name: stream_column(stream, samples) for stream in streams},
     )
 
 
-def _teacher(samples: Sequence[Sample], size: int) -> np.ndarray:
-    unread = [s.name for s in samples if not s.has_teacher]
-    if unread:
-        raise ValueError(f"no log-probs of the teacher: {', '.join(unread[:3])}")
-    return _flat((s.teacher_logp for s in samples), "float32", size)
+def stream_column(stream: TokenStream, samples: Sequence[Sample]) -> tuple[Axis, np.ndarray]:
+    """(axis, values of every sample end to end). The declaration's ``fill`` stands where no value came: at observations
+    and, on the token axis, at a sample's last token and after the last token that is trained on, which nothing trained
+    sees.
+
+    Raises:
+        EngineError: a sample lacks what its loss depends on, or samples differ in the trailing dimensions.
+    """
+    errors = [error for sample in samples if (error := _missing(stream, sample))]
+    if errors:
+        more = f"{'; '.join(errors[:3])} ({len(errors)} of {len(samples)} samples)"
+        raise EngineError(f"{stream.purpose}: {more}")
+    shapes = sorted({sample.streams[stream].shape[1:] for sample in samples if stream in sample.streams})
+    if len(shapes) > 1 or (stream.dims and not shapes):
+        what = f"{stream.what} of {' and '.join(stream.dims)}"
+        raise EngineError(f"{stream.purpose}: the samples have {what} {shapes or 'none'}")
+    per_token = stream.per == "position"
+    lengths = [len(s.response_tokens) + (len(s.prompt_tokens) if per_token else 0) for s in samples]
+    column, start = stream.blank(sum(lengths), shapes[0] if shapes else ()), 0
+    for sample, length in zip(samples, lengths):
+        rows = sample.streams.get(stream)
+        if rows is not None:
+            column[start : start + len(rows)] = rows
+        start += length
+    return "token" if per_token else "response", column
+
+
+def _missing(stream: TokenStream, sample: Sample) -> str:
+    """What is missing, or empty. A log-prob of -inf is a value; NaN is none."""
+    trained = [position for position, mask in enumerate(sample.loss_mask) if mask]
+    if not trained:
+        return ""
+    # per position: the token that the last trained one is predicted from, and all before
+    needed = trained[-1] + (1 if stream.per == "response" else len(sample.prompt_tokens))
+    rows = sample.streams.get(stream)
+    have = 0 if rows is None else len(rows)
+    if have < needed or rows is None:
+        return f"{sample.name} has {stream.what} of {have} tokens and needs those of {needed}"
+    if stream.per == "response" and rows.dtype.kind == "f" and np.isnan(rows[trained]).any():
+        return f"{sample.name} has {stream.what} that are not a number"
+    return ""
 
 
 def _flat(parts: Iterable[Sequence[Any]], dtype: str, size: int) -> np.ndarray:

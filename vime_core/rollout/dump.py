@@ -1,12 +1,18 @@
-"""Samples as they are kept in the run folder: JSON values, trained or not, with what became of them. Routed experts and
-tables of likeliest tokens are left out: they are many times the rest, and nobody reads them."""
+"""Samples as they are kept in the run folder: JSON values, trained or not, with what became of them. Of the streams
+those with one number a token are kept; routed experts and tables of likeliest tokens are many times the rest, and
+nobody reads them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vime_core.data.codec import sample_to_json
+from vime_core.api.sample import Sample
+from vime_core.api.streams import ROUTING, TEACHER_LOGP
+from vime_core.data.codec import nan_to_null, sample_to_json
 from vime_core.rollout.driver import Collected
+
+#: keys that every record has, whether the sample has such a stream or not
+_ALWAYS: dict[str, Any] = {ROUTING.name: None, "top": None, TEACHER_LOGP.name: []}
 
 
 def dump(collected: Collected) -> list[dict[str, Any]]:
@@ -14,9 +20,14 @@ def dump(collected: Collected) -> list[dict[str, Any]]:
     fates = [(group, "trained", "") for group in collected.groups]
     fates += [(dropped.group, dropped.outcome.value, dropped.reason) for dropped in collected.dropped]
     return [
-        {"step": collected.step, "outcome": outcome, "reason": reason}
-        | sample_to_json(sample)
-        | {"routing": None, "top": None}
+        {"step": collected.step, "outcome": outcome, "reason": reason} | _record(sample)
         for group, outcome, reason in fates
         for sample in group.samples
     ]
+
+
+def _record(sample: Sample) -> dict[str, Any]:
+    record = sample_to_json(sample) | _ALWAYS
+    del record["streams"]
+    scalars = {s.name: nan_to_null(rows.tolist()) for s, rows in sample.streams.items() if not s.dims}
+    return record | scalars

@@ -69,7 +69,7 @@ def _receive(sample: Sample, reply: GenerateReply, text: str) -> None:
     if status is None:
         raise EngineError(f"{sample.name}: the engine ended it as {reply.finish!r}; known are {', '.join(_STATUS)}")
     try:
-        sample.append_model(reply.tokens, reply.logprobs, reply.versions, reply.routing, reply.top)
+        sample.append_model(reply.tokens, reply.logprobs, reply.versions, reply.streams)
     except ValueError as error:
         raise EngineError(f"the engine's reply cannot be used: {error}") from error
     sample.response, sample.status = text, status

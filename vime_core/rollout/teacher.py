@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vime_core.api.errors import DeadlineError, EngineError
 from vime_core.api.sample import Sample
+from vime_core.api.streams import TEACHER_LOGP
 
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
@@ -30,7 +31,7 @@ class Teacher(Protocol):
 
 
 class TeacherScorer:
-    """Fills in ``teacher_logp`` of samples.
+    """Fills in the stream ``teacher_logp`` of samples.
 
     Args:
         timeout: seconds for the samples of one group.
@@ -64,7 +65,7 @@ class TeacherScorer:
             EngineError: the teacher could not read a sample, or said less than it was asked.
             DeadlineError: no answer in time.
         """
-        waiting = [sample for sample in samples if not sample.has_teacher]
+        waiting = [sample for sample in samples if not sample.has_stream(TEACHER_LOGP)]
         if not waiting:
             return
         self._enter()
@@ -87,7 +88,7 @@ class TeacherScorer:
         scores = await self._teacher.read([sample.tokens for sample in samples], starts)
         for sample, given in zip(samples, scores, strict=True):
             try:
-                sample.set_teacher([float(score) for score in given])
+                sample.set_stream(TEACHER_LOGP, [float(score) for score in given])
             except ValueError as error:
                 raise EngineError(str(error)) from error
 

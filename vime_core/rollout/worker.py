@@ -34,6 +34,7 @@ from vime_core.rollout.group_runner import GroupRunner
 from vime_core.rollout.metrics import step_metrics
 from vime_core.rollout.sampling import eval_params, train_params
 from vime_core.rollout.scoring import Scorer
+from vime_core.rollout.streams import streams_of
 from vime_core.rollout.teacher import TeacherScorer
 
 
@@ -95,9 +96,7 @@ class RolloutWorker:
         batch = to_batch(
             collected.groups,
             rewarded=self._rewarded,
-            teacher=self.teacher is not None,
-            routing=self._config.train.use_rollout_routing_replay,
-            top=self._config.algorithm.use_score_centering,
+            streams=streams_of(self._config, type(self._generator)),
         )
         metrics = step_metrics(collected) | self.ledger.metrics()
         if self.teacher is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vime_core.api.errors import TrainerError
-from vime_core.batch.routing import FREE_CHOICE, ROUTING
+from vime_core.api.streams import FREE_CHOICE, ROUTING
 
 if TYPE_CHECKING:
     from vime_core.batch.step_batch import StepBatch
@@ -51,9 +51,9 @@ def sampled_column(batch: StepBatch) -> np.ndarray:
     Raises:
         TrainerError: it has none.
     """
-    if ROUTING not in batch.extra:
-        raise TrainerError(f"routing replay: the step batch has no column {ROUTING!r}, the experts of the sampler")
-    return batch.extra[ROUTING][1]
+    if ROUTING.name not in batch.extra:
+        raise TrainerError(f"routing replay: the step batch has no column {ROUTING.name!r}, the experts of the sampler")
+    return batch.extra[ROUTING.name][1]
 
 
 def sampled_rows(batch: StepBatch, micro: MicroBatch, layers: Sequence[int]) -> dict[int, torch.Tensor]:

@@ -19,8 +19,8 @@ from vime_core.algorithms.loss import micro_loss
 from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig, needed_columns
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
+from vime_core.api.streams import TOP_IDS
 from vime_core.batch.plan import BatchPlan, forward_of, plan_forward, plan_steps
-from vime_core.batch.top_logprobs import TOP_IDS
 from vime_core.training.mismatch import mismatch
 from vime_core.training.optimizer import mean_of_steps
 
@@ -160,7 +160,7 @@ class TrainStep:
             return total, _Part(pairs, micro.positions, logprobs.logp.detach(), micro.is_dummy)
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
-        topk_ids = prepared.batch.t(TOP_IDS).long() if self.loss_config.score_centering_top_k else None
+        topk_ids = prepared.batch.t(TOP_IDS.name).long() if self.loss_config.score_centering_top_k else None
         parts = self.passes.run(
             prepared.batch, mine, loss, gradient=True, entropy=self.loss_config.entropy_coef != 0.0, topk_ids=topk_ids
         )

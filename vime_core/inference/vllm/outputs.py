@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.api.errors import EngineError
 from vime_core.api.rollout import GenerateReply
+from vime_core.api.streams import ROUTING
 from vime_core.inference.columns import checked_reply
 from vime_core.inference.vllm.top_logprobs import split_flat
 
@@ -57,18 +58,12 @@ def reply_from_output(id: str, output: RequestOutput) -> GenerateReply:
     """Raises EngineError where vLLM left something out."""
     choice = output.outputs[0]
     flat: Any = choice.logprobs
-    logprobs, top = (None, None) if flat is None else split_flat(id, choice.token_ids, flat)
+    logprobs, streams = (None, {}) if flat is None else split_flat(id, choice.token_ids, flat)
+    if choice.routed_experts is not None:
+        streams[ROUTING] = choice.routed_experts
     spans = None if choice.weight_versions is None else [(s.version, s.start, s.end) for s in choice.weight_versions]
-    return checked_reply(
-        id,
-        choice.token_ids,
-        logprobs,
-        spans,
-        choice.finish_reason,
-        output.num_cached_tokens,
-        choice.routed_experts,
-        top,
-    )
+    finish, cached = choice.finish_reason, output.num_cached_tokens
+    return checked_reply(id, choice.token_ids, logprobs, spans, finish, cached, streams)
 
 
 def prompt_scores(engine: str, tokens: Sequence[int], prompt_logprobs: Any) -> list[float]:
