@@ -86,7 +86,6 @@ def test_the_terms_are_really_there() -> None:
     for name, (algorithm, aggregation, terms) in CASES.items():
         case = random_case(1, Subject(algorithm, aggregation, terms=terms).required)
         losses: list[Any] = [
-            Subject(algorithm, aggregation, terms=each).play(case).loss
-            for each in (terms, LossConfig(entropy_coef=0.0))
+            Subject(algorithm, aggregation, terms=each).run(case).loss for each in (terms, LossConfig(entropy_coef=0.0))
         ]
         assert losses[0] != losses[1], name

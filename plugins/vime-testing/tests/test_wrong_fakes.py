@@ -75,8 +75,8 @@ ALGORITHMS: Expected = {
     },
     "DividesByZero": {
         "loss_and_gradient_depend_on_nothing_they_should_not": "P7 a fully masked sample added: loss is off by",
-        "equal_rewards_give_a_finite_loss": "advantages are not finite at",
-        "a_single_sample_gives_a_finite_loss": "advantages are not finite at",
+        "equal_rewards_give_a_finite_loss": "advantages is not finite at",
+        "a_single_sample_gives_a_finite_loss": "advantages is not finite at",
     },
     "IgnoresAdvantage": {"no_advantage_is_no_gradient": "multiply the surrogate by the advantage, or set follows_adv"},
     "Detaches": {"the_gradient_is_that_of_the_loss": "gradient at logit .*, difference quotient"},
