@@ -29,7 +29,7 @@ from vime_cli.plan.needs import needs_of
 from vime_cli.plan.phases import engine_parts, trainer_parts
 from vime_cli.plan.prompts import Prompts
 from vime_cli.plan.shape import ModelShape
-from vime_cli.plan.stage_plan import StagePlan, Subject, plan_stage
+from vime_cli.plan.stage_plan import PlanInputs, StagePlan, plan_stage
 
 from vime_core.config.dump import to_plain
 from vime_core.config.sections import Config
@@ -149,7 +149,7 @@ def plan_of(model: Path, case: Case) -> StagePlan:
     plugins = Plugins.load(autoload=False, environ={})
     arguments = CpuBackend().engine_arguments()
     return plan_stage(
-        Subject(config, shape, needs_of(config, plugins), machine, arguments, Prompts.given((128,)), (128,))
+        PlanInputs(config, shape, needs_of(config, plugins), machine, arguments, Prompts.given((128,)), (128,))
     )
 
 

@@ -161,7 +161,7 @@ def test_the_terminal_reward_is_where_the_last_token_is(case: Report) -> None:
     subject = Subject(Ppo(), "sample_mean", {"gamma": 0.5})
     toy = Case(batch, torch.randn(length, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     assert subject.prepare(batch).advantage.tolist() == [0.25, 0.5, 1.0]
-    whole, pieces = subject.play(toy), subject.play(toy, context=inputs["cp"])
+    whole, pieces = subject.run(toy), subject.run(toy, context=inputs["cp"])
     assert pieces.loss == pytest.approx(whole.loss, abs=1e-12)
     assert torch.allclose(pieces.grad, whole.grad, atol=1e-12, rtol=0)
 

@@ -52,7 +52,7 @@ def work(rank: int, port: int, folder: str) -> None:
 def test_two_processes_have_the_gradient_of_one(tmp_path: Path) -> None:
     port = free_port("127.0.0.1")
     torch.multiprocessing.spawn(work, (port, str(tmp_path)), nprocs=2)
-    want = SUBJECT.play(random_case(4)).grad
+    want = SUBJECT.run(random_case(4)).grad
     for rank in (0, 1):
         got = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         torch.testing.assert_close(got, want, atol=1e-14, rtol=1e-12)

@@ -86,7 +86,7 @@ def test_the_terms_are_really_there() -> None:
     for name, (algorithm, aggregation, loss_config) in CASES.items():
         case = random_case(1, Subject(algorithm, aggregation, loss_config=loss_config).required)
         losses: list[Any] = [
-            Subject(algorithm, aggregation, loss_config=each).play(case).loss
+            Subject(algorithm, aggregation, loss_config=each).run(case).loss
             for each in (loss_config, LossConfig(entropy_coef=0.0))
         ]
         assert losses[0] != losses[1], name

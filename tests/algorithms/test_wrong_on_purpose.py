@@ -155,8 +155,8 @@ def test_mean_of_means_is_off_by_much(record_property: Callable[[str, object], N
     """Not a matter of rounding: the gradient is off by a good part of itself."""
     case = random_case(0)
     bins = [[[i] for i in range(len(case.batch))]]
-    right = GRPO.play(case).grad
-    wrong = replace(GRPO, loss=mean_of_means).play(case, bins).grad / len(case.batch)
+    right = GRPO.run(case).grad
+    wrong = replace(GRPO, loss=mean_of_means).run(case, bins).grad / len(case.batch)
     error = float((wrong - right).norm() / right.norm())
     record_property("relative gradient error", error)
     assert error > 0.1

@@ -81,7 +81,7 @@ def test_nothing_heavy_is_imported(argv: list[str]) -> None:
 
 @pytest.mark.slow
 def test_all_of_it_on_this_machine(tmp_path: Path) -> None:
-    """What CI installs is what was tested, so the whole checkup finds nothing broken there."""
+    """What CI installs is what was tested, so the whole doctor finds nothing broken there."""
     done = vime("--json", "--run-dir", tmp_path)
     read = json.loads(done.stdout)
     assert done.returncode == 0, [one for one in read["findings"] if one["status"] == "broken"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from vime_cli.doctor import device, link, shims
-from vime_cli.doctor.scene import Scene
+from vime_cli.doctor.context import DoctorContext
 
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 
 PLUGIN = """
 import os
 from vime_core import hookimpl
 from vime_core.devices.cpu import CpuBackend
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 
 class Abacus(CpuBackend):
     device_type = "abacus"
@@ -28,15 +28,18 @@ def vime_register_device_backends(registry):
     registry.add("abacus", "{module}:Abacus", priority=10, available=present)
 """
 SAYS = """return [
-            Finding("beads", False, "7 of 10 beads", "thread 3 more", items=("bead 8",)), Finding("frame", True, "oak")
+            DoctorFinding("beads", False, "7 of 10 beads", "thread 3 more", items=("bead 8",)),
+            DoctorFinding("frame", True, "oak"),
         ]"""
 
 
-def look(world, doctor: str = "return []", probe: str = "return True, 'ten rows'", asked: bool = True) -> list[Finding]:
+def look(
+    world, doctor: str = "return []", probe: str = "return True, 'ten rows'", asked: bool = True
+) -> list[DoctorFinding]:
     module = world.install("abacus", "pass")
     text = PLUGIN.format(doctor=doctor, probe=probe, module=module)
     (world.site / world.module("abacus") / "plugin.py").write_text(text)
-    return list(device.look(Scene(("abacus",) if asked else ())))
+    return list(device.look(DoctorContext(("abacus",) if asked else ())))
 
 
 def test_the_requested_plugins_device_its_probe_and_its_own_findings(world) -> None:
@@ -64,9 +67,9 @@ def test_a_requested_device_that_is_not_here_still_looks(world) -> None:
 
 def test_what_needs_the_device_is_not_tried_without_it(world) -> None:
     look(world, probe="return False, 'no beads'")
-    scene = Scene(("abacus",))
-    assert [one.detail for one in link.look(scene)] == ["not tried: there is no device"]
-    assert next(iter(shims.look(scene))).detail == "not looked at: there is no device"
+    context = DoctorContext(("abacus",))
+    assert [one.detail for one in link.look(context)] == ["not tried: there is no device"]
+    assert next(iter(shims.look(context))).detail == "not looked at: there is no device"
 
 
 @pytest.mark.parametrize(
@@ -92,13 +95,13 @@ def test_a_target_that_cannot_be_loaded(world) -> None:
     world.install("abacus", "pass")
     text = PLUGIN.format(doctor="pass", probe="return True, ''", module="nowhere.backend")
     (world.site / world.module("abacus") / "plugin.py").write_text(text)
-    found = [one for one in device.look(Scene(("abacus",))) if not one.ok]
+    found = [one for one in device.look(DoctorContext(("abacus",))) if not one.ok]
     assert [one.status for one in found] == ["broken"]
     assert "no module 'nowhere'" in found[0].detail
 
 
 def test_a_device_that_nobody_registered() -> None:
-    found = list(device.look(Scene(device_name="abacus")))
+    found = list(device.look(DoctorContext(device_name="abacus")))
     assert found[0].status == "broken"
     assert found[0].detail.startswith("no device backend named 'abacus'")
 
@@ -110,6 +113,6 @@ def test_two_devices_of_one_priority(world) -> None:
             "@hookimpl\ndef vime_register_device_backends(registry):\n"
             f"    registry.add('{name}', 'vime_core.devices.cpu:CpuBackend', priority=77)\n",
         )
-    found = list(device.look(Scene()))
+    found = list(device.look(DoctorContext()))
     assert found[0].status == "broken"
     assert "several device backends of priority 77 can run here: one/one, two/two" in found[0].detail

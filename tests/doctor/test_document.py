@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pytest
 from vime_cli.doctor import imports
-from vime_cli.doctor.checkup import CHECKS, Check
+from vime_cli.doctor.doctor import CHECKS, Check
 
 TEXT = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S))
 
 
 def names_in(check: Check) -> set[str]:
-    """First arguments of ``Finding(...)`` in the check's module, where they are written out."""
+    """First arguments of ``DoctorFinding(...)`` in the check's module, where they are written out."""
     module = inspect.getmodule(check.look)
     assert module is not None
     calls = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)]
     made = [
-        call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Finding" and call.args
+        call.args[0]
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == "DoctorFinding" and call.args
     ]
     return {node.value for node in made if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 

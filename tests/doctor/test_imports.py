@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from vime_cli.doctor import imports
-from vime_cli.doctor.scene import Scene
+from vime_cli.doctor.context import DoctorContext
 
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 
 CRASH = "import os, sys\nprint('loading libgpu.so', file=sys.stderr, flush=True)\nos.abort()\n"
 CAUSED = """
@@ -23,8 +23,8 @@ def package(world, name: str, code: str) -> None:
     world.write(f"site/{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
 
 
-def look(name: str, deadline: float = 60.0) -> Finding:
-    (found,) = imports.look(Scene(), {name: (name,)}, deadline)
+def look(name: str, deadline: float = 60.0) -> DoctorFinding:
+    (found,) = imports.look(DoctorContext(), {name: (name,)}, deadline)
     return found
 
 
@@ -61,13 +61,13 @@ def test_an_import_that_hangs_is_killed_with_what_it_started(world) -> None:
 
 
 def test_what_is_not_installed_is_left_to_the_check_of_versions() -> None:
-    assert list(imports.look(Scene(), {"nowhere": ("nowhere",)})) == []
+    assert list(imports.look(DoctorContext(), {"nowhere": ("nowhere",)})) == []
 
 
 def test_two_packages_share_neither_fate_nor_line(world) -> None:
     package(world, "crashing", CRASH)
     package(world, "fine", "x = 1\n")
-    found = list(imports.look(Scene(), {"crashing": ("crashing",), "fine": ("fine",)}))
+    found = list(imports.look(DoctorContext(), {"crashing": ("crashing",), "fine": ("fine",)}))
     assert [(one.name, one.status) for one in found] == [("crashing", "broken"), ("fine", "ok")]
 
 
@@ -75,7 +75,7 @@ def test_torch_that_fails_by_a_device_that_it_loads_by_itself(world) -> None:
     """As torch_npu without CANN: torch's own loader of extensions, real torch, an extension that cannot be imported."""
     package(world, "torch_abacus", CAUSED)
     world.write("site/torch_abacus-1.0.dist-info/entry_points.txt", "[torch.backends]\nabacus = torch_abacus:load\n")
-    (found,) = imports.look(Scene(), {"torch": ("torch",)})
+    (found,) = imports.look(DoctorContext(), {"torch": ("torch",)})
     assert found.status == "broken"
     assert found.detail.startswith("torch can be imported, but not with torch_abacus, which it loads by itself: ")
     assert "libhccl.so" in found.detail

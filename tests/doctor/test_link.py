@@ -6,13 +6,13 @@ import os
 
 import pytest
 from vime_cli.doctor import link
-from vime_cli.doctor.scene import Scene
+from vime_cli.doctor.context import DoctorContext
 
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 
 
-def look(deadline: float = 120.0, **environ: str) -> Finding:
-    (found,) = link.look(Scene(environ={**os.environ, **environ}), deadline)
+def look(deadline: float = 120.0, **environ: str) -> DoctorFinding:
+    (found,) = link.look(DoctorContext(environ={**os.environ, **environ}), deadline)
     return found
 
 
@@ -43,9 +43,9 @@ def vime_register_device_backends(registry):
 """
 
 
-def lost(world, method: str, deadline: float) -> Finding:
+def lost(world, method: str, deadline: float) -> DoctorFinding:
     world.write("lost.py", PLUGIN.format(method=method))
-    (found,) = link.look(Scene(("./lost.py",)), deadline)
+    (found,) = link.look(DoctorContext(("./lost.py",)), deadline)
     return found
 
 

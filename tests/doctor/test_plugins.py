@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 from vime_cli.doctor import plugins
-from vime_cli.doctor.scene import Scene
+from vime_cli.doctor.context import DoctorContext
 
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 
 
-def look(*specs: str) -> list[Finding]:
-    return [one for one in plugins.look(Scene(specs)) if one.status != "ok"]
+def look(*specs: str) -> list[DoctorFinding]:
+    return [one for one in plugins.look(DoctorContext(specs)) if one.status != "ok"]
 
 
 def test_a_plugin_that_fits_is_named_with_its_range(world) -> None:
     world.install("fits", "pass")
-    (found,) = [one for one in plugins.look(Scene()) if "vime-fits" in one.detail]
+    (found,) = [one for one in plugins.look(DoctorContext()) if "vime-fits" in one.detail]
     assert (found.status, found.name) == ("ok", "range")
     assert found.detail == "plugin 'fits' (vime-fits 1.0) fits: vime-core <0.2,>=0.1"
 
@@ -55,5 +55,5 @@ def test_a_name_that_nobody_has(world) -> None:
 
 def test_a_plugin_of_one_file(world) -> None:
     world.write("mine.py", "def score(sample):\n    return 1.0\n")
-    found = list(plugins.look(Scene(("./mine.py",))))
+    found = list(plugins.look(DoctorContext(("./mine.py",))))
     assert any(one.ok and one.detail.startswith("plugin 'mine' loads from /") for one in found)

@@ -6,19 +6,19 @@ import platform
 from importlib import metadata
 
 from vime_cli.doctor import versions
+from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.matrix import Matrix
-from vime_cli.doctor.scene import Scene
 
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 
 HERE = {name: metadata.version(name) for name in ("torch", "ray", "numpy", "pluggy", "packaging")}
 
 
-def look(tested: dict[str, str]) -> list[Finding]:
-    return [one for one in versions.look(Scene(matrix=Matrix({"cpu": tested}))) if one.name != "python"]
+def look(tested: dict[str, str]) -> list[DoctorFinding]:
+    return [one for one in versions.look(DoctorContext(matrix=Matrix({"cpu": tested}))) if one.name != "python"]
 
 
-def as_text(found: list[Finding]) -> list[tuple[str, str, str]]:
+def as_text(found: list[DoctorFinding]) -> list[tuple[str, str, str]]:
     return [(one.status, one.detail, one.fix) for one in found]
 
 
@@ -48,7 +48,7 @@ def test_other_packages_that_differ_share_a_line_and_are_all_in_its_items() -> N
 
 def test_a_device_without_a_tested_set_is_a_warning(world) -> None:
     world.write("abacus.py", ABACUS)
-    found = list(versions.look(Scene(("./abacus.py",))))
+    found = list(versions.look(DoctorContext(("./abacus.py",))))
     assert found[-1].status == "warning"
     assert found[-1].detail == "no set of versions was tested for device type 'abacus'"
 

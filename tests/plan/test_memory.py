@@ -11,7 +11,7 @@ from vime_cli.plan.needs import Needs
 from vime_cli.plan.phases import PHASES, holdings, trainer_parts
 from vime_cli.plan.report import Report
 from vime_cli.plan.shape import ModelShape
-from vime_cli.plan.stage_plan import StagePlan, Subject, plan_stage
+from vime_cli.plan.stage_plan import PlanInputs, StagePlan, plan_stage
 
 from tests.plan.shapes import SHAPES
 from vime_core.config.sections import Config
@@ -31,7 +31,7 @@ def _config(**sections: dict[str, Any]) -> Config:
 
 def _plan(config: Config | None = None, needs: Needs = NOTHING, machine: Machine = MACHINE, **more: Any) -> StagePlan:
     shape = ModelShape.of({**SHAPES["qwen3"], **more})
-    return plan_stage(Subject(config or _config(), shape, needs, machine, {"kv_cache_memory_bytes": 1 << 20}))
+    return plan_stage(PlanInputs(config or _config(), shape, needs, machine, {"kv_cache_memory_bytes": 1 << 20}))
 
 
 def _train(plan: StagePlan) -> int:
@@ -45,14 +45,14 @@ def _stays(plan: StagePlan) -> dict[str, int]:
 def test_adam_holds_sixteen_bytes_a_parameter_and_eighteen_in_bfloat16() -> None:
     for bf16, each in ((False, 16), (True, 18)):
         plan = _plan(_config(megatron={"bf16": bf16}))
-        assert sum(_stays(plan).values()) == each * plan.shares[0].total
+        assert sum(_stays(plan).values()) == each * plan.parameters[0].total
 
 
 def test_the_distributed_optimizer_is_cut_over_the_replicas() -> None:
     cluster = {"actor_num_gpus_per_node": 4}
     whole = _plan(_config(cluster=cluster))
     cut = _plan(_config(cluster=cluster, megatron={"use_distributed_optimizer": True}))
-    total = whole.shares[0].total
+    total = whole.parameters[0].total
     assert _stays(whole)["policy: optimizer state"] == 8 * total
     assert _stays(cut)["policy: optimizer state, cut over 4 ranks"] == 8 * total // 4
 
@@ -63,7 +63,7 @@ def test_more_of_anything_is_more_memory() -> None:
     assert _train(_plan(num_hidden_layers=5)) > before
     assert _train(_plan(vocab_size=200)) > before
     assert _train(_plan(needs=Needs(critic=True))) > before
-    assert _train(_plan(needs=Needs(reference=True))) == before + 2 * 4 * _plan().shares[0].total
+    assert _train(_plan(needs=Needs(reference=True))) == before + 2 * 4 * _plan().parameters[0].total
 
 
 def test_less_of_anything_is_less_memory() -> None:
@@ -129,7 +129,7 @@ def test_colocated_memory_is_the_sum_until_engines_sleep() -> None:
     engine = apart.engine
     assert engine is not None
     both = train(offload_rollout=False, offload_train=False)
-    assert both == _train(apart) - 2 * 4 * apart.shares[0].total + engine.weights + (1 << 20) + engine.logits
+    assert both == _train(apart) - 2 * 4 * apart.parameters[0].total + engine.weights + (1 << 20) + engine.logits
     assert train(offload_rollout=True, offload_train=True) < both
 
 
@@ -151,8 +151,8 @@ def test_a_fix_is_never_shorter_than_the_longest_sample() -> None:
 
 
 def test_a_cache_without_room_for_one_sample_breaks() -> None:
-    subject = replace(_plan().subject, arguments={"kv_cache_memory_bytes": 1000})
-    found = findings(plan_stage(subject), _facts())
+    inputs = replace(_plan().inputs, arguments={"kv_cache_memory_bytes": 1000})
+    found = findings(plan_stage(inputs), _facts())
     assert found[0].breaks
     assert found[0].unit == "tokens"
     assert "cache" in found[0].what

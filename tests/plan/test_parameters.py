@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from vime_cli.plan.layout import Layout
-from vime_cli.plan.parameters import share, whole
+from vime_cli.plan.parameters import rank_parameters, whole
 from vime_cli.plan.placement import trainer_ranks
 from vime_cli.plan.shape import ModelShape
 
@@ -30,7 +30,7 @@ def _megatron() -> dict[str, list[dict[str, Any]]]:
 def test_a_rank_has_as_many_parameters_as_megatron_builds(name: str) -> None:
     shape, layout = ModelShape.of(SHAPES[CASES[name].shape]), Layout.of(config_of(name))
     mine = [
-        share(shape, layout, rank.pp, critic=CASES[name].critic).total
+        rank_parameters(shape, layout, rank.pp, critic=CASES[name].critic).total
         for rank in trainer_ranks(layout, CASES[name].world)
     ]
     assert mine == [rank["parameters"] for rank in _megatron()[name]]

@@ -1,4 +1,4 @@
-"""The typed facade: registration of every kind, choice, environment, observation, and who is blamed."""
+"""The typed facade: registration of every kind, choice, environment, observation, and which plugin an error names."""
 
 from __future__ import annotations
 

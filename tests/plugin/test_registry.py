@@ -16,7 +16,7 @@ def build(*rows: tuple[str, str], requested: tuple[str, ...] = ()) -> Registry[o
         part = whole.scoped(Owner(plugin))
         for name in [name for owner, name in rows if owner == plugin]:
             part.add(name, (plugin, name))
-        whole.absorb(part)
+        whole.merge(part)
     return whole
 
 
@@ -72,7 +72,7 @@ def test_a_name_is_added_once() -> None:
 def test_a_plugin_cannot_add_after_it_was_taken_in() -> None:
     whole: Registry[object] = Registry("reward")
     part = whole.scoped(Owner("mine"))
-    whole.absorb(part)
+    whole.merge(part)
     for registry in (whole, part):
         with pytest.raises(PluginError, match="only inside a vime_register_"):
             registry.add("late", "m:f")

@@ -24,7 +24,7 @@ class MemoryFigures:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One line of ``vime doctor``: what was looked at, whether it is well, and how to mend it.
 
     Attributes:
@@ -130,5 +130,5 @@ class DeviceBackend(abc.ABC):
         """vLLM engine arguments with which an engine returns the experts that it chose for each token."""
         return {"enable_return_routed_experts": True}
 
-    def doctor(self) -> Sequence[Finding]:
+    def doctor(self) -> Sequence[DoctorFinding]:
         return ()

@@ -20,7 +20,7 @@ OMIT = "no:"
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """A plugin to load.
 
     Attributes:
@@ -42,8 +42,8 @@ class Plan:
         return canonical(absolute_target(name)) in {canonical(part) for part in mine}
 
 
-def core_plan() -> Plan:
-    return Plan(Owner(CORE, CORE_DIST, core_version()), "vime_core.builtin", needed=True)
+def core_plan() -> LoadPlan:
+    return LoadPlan(Owner(CORE, CORE_DIST, core_version()), "vime_core.builtin", needed=True)
 
 
 def split_specs(specs: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -68,7 +68,7 @@ def autoload_disabled(environ: Mapping[str, str]) -> bool:
 
 def make_plans(
     requested: Sequence[str], omitted: Sequence[str], candidates: Sequence[Candidate], autoload: bool
-) -> list[Plan]:
+) -> list[LoadPlan]:
     """Plugins to load besides the core, in order.
 
     Raises:
@@ -80,25 +80,25 @@ def make_plans(
     return [plan for plan in [*automatic, *asked] if not any(plan.called(name) for name in omitted)]
 
 
-def _request(spec: str, candidates: Sequence[Candidate]) -> list[Plan]:
+def _request(spec: str, candidates: Sequence[Candidate]) -> list[LoadPlan]:
     place, attribute = split_target(spec)
     if place.endswith(".py"):
         name = f"{Path(place).stem}.{attribute}" if attribute else Path(place).stem
-        return [Plan(Owner(name), absolute_target(spec), requested=True)]
+        return [LoadPlan(Owner(name), absolute_target(spec), requested=True)]
     if "." in spec or ":" in spec:
         return [_module(spec, candidates)]
     return _named(spec, candidates)
 
 
-def _module(spec: str, candidates: Sequence[Candidate]) -> Plan:
+def _module(spec: str, candidates: Sequence[Candidate]) -> LoadPlan:
     """A module; where an installed plugin is that module, it is that plugin, with its name and version."""
     for candidate in candidates:
         if candidate.value == spec:
             return _of(candidate, requested=True)
-    return Plan(Owner(spec.removesuffix(".plugin").replace(":", ".")), spec, requested=True)
+    return LoadPlan(Owner(spec.removesuffix(".plugin").replace(":", ".")), spec, requested=True)
 
 
-def _named(name: str, candidates: Sequence[Candidate]) -> list[Plan]:
+def _named(name: str, candidates: Sequence[Candidate]) -> list[LoadPlan]:
     if canonical(name) == CORE:
         return []
     wanted = canonical(name)
@@ -115,16 +115,16 @@ def _named(name: str, candidates: Sequence[Candidate]) -> list[Plan]:
     )
 
 
-def _of(candidate: Candidate, requested: bool = False, settled: bool = False) -> Plan:
+def _of(candidate: Candidate, requested: bool = False, settled: bool = False) -> LoadPlan:
     problem = "" if settled else candidate.problem
     if problem and candidate.status == "conflict":
         problem += f"; uninstall one of them, or name the distribution: --plugin {candidate.owner.dist}"
-    return Plan(candidate.owner, candidate.value, requested, problem)
+    return LoadPlan(candidate.owner, candidate.value, requested, problem)
 
 
-def _last_of_each(plans: Iterable[Plan]) -> list[Plan]:
+def _last_of_each(plans: Iterable[LoadPlan]) -> list[LoadPlan]:
     """A plugin asked for twice (by VIME_PLUGINS and by a flag) counts where it was asked for last."""
-    latest: dict[tuple[str, str], Plan] = {}
+    latest: dict[tuple[str, str], LoadPlan] = {}
     for plan in plans:
         key = (canonical(plan.owner.name), plan.spec)
         latest.pop(key, None)

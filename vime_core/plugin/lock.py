@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vime_core.api.errors import PluginError
-from vime_core.plugin.loading import Plan
+from vime_core.plugin.loading import LoadPlan
 from vime_core.plugin.registry import Owner
 from vime_core.plugin.targets import split_target
 
@@ -28,7 +28,7 @@ def record(owner: Owner, spec: str, requested: bool) -> dict[str, Any]:
     return {"name": owner.name, "spec": spec, "dist": owner.dist, "version": version, "requested": requested}
 
 
-def plans_of(lock: Sequence[Record]) -> list[Plan]:
+def plans_of(lock: Sequence[Record]) -> list[LoadPlan]:
     """What this process has to load to be like the driver.
 
     Raises:
@@ -37,7 +37,7 @@ def plans_of(lock: Sequence[Record]) -> list[Plan]:
     return [_plan(entry) for entry in lock]
 
 
-def _plan(entry: Record) -> Plan:
+def _plan(entry: Record) -> LoadPlan:
     here = _installed_version(entry)
     if here != entry["version"]:
         what = f"plugin '{entry['name']}' ({entry['dist'] or entry['spec']})"
@@ -47,7 +47,7 @@ def _plan(entry: Record) -> Plan:
             f"give every host the same plugins"
         )
     owner = Owner(entry["name"], entry["dist"], entry["version"] if entry["dist"] else None)
-    return Plan(owner, entry["spec"], entry["requested"], needed=True)
+    return LoadPlan(owner, entry["spec"], entry["requested"], needed=True)
 
 
 def _installed_version(entry: Record) -> str | None:

@@ -40,7 +40,7 @@ class Options(Mapping[str, type]):
     def scoped(self, owner: Owner) -> Options:
         return Options(owner)
 
-    def absorb(self, part: Options) -> None:
+    def merge(self, part: Options) -> None:
         self._types.update(part._types)
         part._owner = None
 

@@ -22,12 +22,12 @@ import pluggy
 from vime_core import hookspecs
 from vime_core.api.errors import ConfigError, PluginError
 from vime_core.plugin import discovery, kinds, loading, lock, selection
-from vime_core.plugin.loading import Plan
+from vime_core.plugin.loading import LoadPlan
 from vime_core.plugin.messages import BLAMABLE, one_line
 from vime_core.plugin.options import Options
 from vime_core.plugin.registry import Provider, Registry
 from vime_core.plugin.tracing import HookTrace, trace_on_stderr
-from vime_core.plugin.validation import LoadedPlugin, admit, hooks_of
+from vime_core.plugin.validation import LoadedPlugin, hooks_of, validate
 
 if TYPE_CHECKING:
     from vime_core.algorithms.correction import CorrectionFunction
@@ -45,7 +45,7 @@ def warn_on_stderr(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
 
 
-def _blamed(member: LoadedPlugin, hook: str, error: BaseException) -> PluginError:
+def _hook_error(member: LoadedPlugin, hook: str, error: BaseException) -> PluginError:
     fix = f"run without it (--plugin no:{member.name}) or report it to its authors"
     return PluginError(f"{member.owner}: {hook}: {one_line(error)}; {fix}")
 
@@ -58,7 +58,7 @@ class Plugins:
     """A frozen set of loaded plugins. Build it with ``load`` or ``from_lock``."""
 
     def __init__(
-        self, plans: Sequence[Plan], *, strict: bool = False, warn: Warn = warn_on_stderr, trace: bool = False
+        self, plans: Sequence[LoadPlan], *, strict: bool = False, warn: Warn = warn_on_stderr, trace: bool = False
     ) -> None:
         requested = [plan.owner.name for plan in plans if plan.requested]
         self.devices: Registry[type[DeviceBackend]]
@@ -90,7 +90,7 @@ class Plugins:
         self._manager.add_hookspecs(hookspecs)
         self._members: list[LoadedPlugin] = []
         for plan in plans:
-            self._take_in(plan)
+            self._load_one(plan)
 
     @classmethod
     def load(
@@ -217,7 +217,7 @@ class Plugins:
             except ConfigError as error:
                 violations += [f"{member.owner}: {line}" for line in error.violations]
             except BLAMABLE as error:
-                raise _blamed(member, "vime_configure", error) from error
+                raise _hook_error(member, "vime_configure", error) from error
         if violations:
             raise ConfigError(violations)
 
@@ -246,10 +246,10 @@ class Plugins:
         ]
 
     # how plugins are called ----------------------------------------------------------------------------------
-    def _take_in(self, plan: Plan) -> None:
-        """Admit and register one plugin, all of it or nothing."""
+    def _load_one(self, plan: LoadPlan) -> None:
+        """Validate and register one plugin, all of it or nothing."""
         try:
-            member = admit(plan, self._manager)
+            member = validate(plan, self._manager)
             try:
                 self._register(member)
             except PluginError:
@@ -277,7 +277,7 @@ class Plugins:
                 raise PluginError(f"{hook}: {one_line(error)}") from error
             parts.append((collectors[hook], part))
         for whole, part in parts:
-            whole.absorb(part)
+            whole.merge(part)
 
     def _caller(self, hook: str, plugin: object) -> Callable[..., Any]:
         """The hook of one plugin alone, through pluggy, which passes only the arguments it takes."""
@@ -298,7 +298,7 @@ class Plugins:
             try:
                 answer = call(**arguments)
             except BLAMABLE as error:
-                raise _blamed(member, hook, error) from error
+                raise _hook_error(member, hook, error) from error
             if isinstance(answer, list):  # what a collecting hook returns; one plugin gives one answer or none
                 answer = answer[0] if answer else None
             yield member, answer

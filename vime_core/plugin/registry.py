@@ -1,7 +1,7 @@
 """Providers of one kind, and how a name finds one.
 
 A plugin adds names and string targets; nothing is imported before ``Provider.load``. Each plugin registers into a
-registry of its own (``scoped``) which joins the whole only when all of its hooks returned (``absorb``), so a plugin
+registry of its own (``scoped``) which joins the whole only when all of its hooks returned (``merge``), so a plugin
 that breaks half way leaves nothing behind. A bare name belongs to the first of: the only requested plugin that has it,
 the core, the only other plugin that has it. Installing a package can therefore neither change nor break a command line,
 and ``plugin/name`` always works.
@@ -148,7 +148,7 @@ class Registry(Generic[T]):
         """An empty registry of the same kind, into which ``owner`` registers."""
         return Registry(self.kind, self._shape, owner=owner)
 
-    def absorb(self, part: Registry[T]) -> None:
+    def merge(self, part: Registry[T]) -> None:
         """Take over what a plugin registered; the plugin can add no more."""
         self._providers.update(part._providers)
         part._owner = None

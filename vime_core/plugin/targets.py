@@ -45,7 +45,7 @@ def load_target(text: str) -> Any:
 
     Raises:
         PluginError: no such file or attribute, or two files of one name.
-        Exception: whatever the module raises while it is imported (the caller knows whom to blame).
+        Exception: whatever the module raises while it is imported (the caller knows whose it is).
     """
     place, attribute = split_target(text)
     if place.endswith(".py"):

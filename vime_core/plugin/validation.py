@@ -14,7 +14,7 @@ import pluggy
 
 from vime_core import API_VERSION
 from vime_core.api.errors import PluginError
-from vime_core.plugin.loading import Plan
+from vime_core.plugin.loading import LoadPlan
 from vime_core.plugin.messages import BLAMABLE, nearest, one_line, remedy
 from vime_core.plugin.registry import Owner
 from vime_core.plugin.targets import load_target
@@ -36,7 +36,7 @@ class LoadedPlugin:
         return self.owner.name
 
 
-def admit(plan: Plan, manager: pluggy.PluginManager) -> LoadedPlugin:
+def validate(plan: LoadPlan, manager: pluggy.PluginManager) -> LoadedPlugin:
     """Import a plugin and register its hooks with ``manager``.
 
     Raises:

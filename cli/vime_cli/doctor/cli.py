@@ -13,18 +13,18 @@ from vime_core.plugin.targets import load_target
 def doctor(argv: list[str]) -> int:
     """Run ``vime doctor ...``."""
     chosen = _parser().parse_args(argv)
-    checkup = load_target("vime_cli.doctor.checkup:checkup")(
+    examined = load_target("vime_cli.doctor.doctor:doctor_for")(
         tuple(chosen.plugin), chosen.device, chosen.hf_checkpoint, chosen.run_dir, tuple(chosen.port), chosen.only
     )
     report = load_target("vime_cli.doctor.report")
     if chosen.json:
         with contextlib.redirect_stdout(sys.stderr):  # what plugins print is no JSON
-            list(checkup.run())
+            list(examined.run())
     else:
-        for result in checkup.run():
+        for result in examined.run():
             print(report.line(result), flush=True)
-    print(report.as_json(checkup) if chosen.json else report.summary(checkup))
-    status: int = checkup.exit_code
+    print(report.as_json(examined) if chosen.json else report.summary(examined))
+    status: int = examined.exit_code
     return status
 
 

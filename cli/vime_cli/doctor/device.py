@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vime_cli.doctor.child import run
-from vime_cli.doctor.scene import Choice, Scene
-from vime_core.api.device import Finding
+from vime_cli.doctor.context import DeviceChoice, DoctorContext
+from vime_core.api.device import DoctorFinding
 from vime_core.api.errors import PluginError
 from vime_core.plugin.selection import Device
 
@@ -14,44 +14,48 @@ from vime_core.plugin.selection import Device
 DEADLINE = 60.0
 
 
-def look(scene: Scene) -> Iterator[Finding]:
+def look(context: DoctorContext) -> Iterator[DoctorFinding]:
     """The device of the requested plugin, or of ``--device``, or the available one of the highest priority."""
-    choice = scene.choice
+    choice = context.choice
     if choice.provider is None or (choice.error and choice.able):
-        yield Finding("device", False, choice.error, "choose one with --device")
+        yield DoctorFinding("device", False, choice.error, "choose one with --device")
     else:
         yield _chosen(choice.provider, choice)
-        yield from _own(scene, choice.provider)
-    for provider in scene.plugins.devices:
+        yield from _own(context, choice.provider)
+    for provider in context.plugins.devices:
         if provider is not choice.provider:
             able, reason = provider.available()
             state = "available too" if able else "not available here"
-            yield Finding("others", True, f"{provider.qualified_name}: {state}{_first(reason)}", items=_lines(reason))
+            yield DoctorFinding(
+                "others", True, f"{provider.qualified_name}: {state}{_first(reason)}", items=_lines(reason)
+            )
 
 
-def _chosen(provider: Device, choice: Choice) -> Finding:
+def _chosen(provider: Device, choice: DeviceChoice) -> DoctorFinding:
     name, lines = provider.qualified_name, _lines(choice.reason)
     if not choice.able:
         detail = f"{name} cannot run here{_first(choice.reason)}"
-        return Finding("device", False, detail, "mend what it names, or choose another with --device", items=lines)
+        return DoctorFinding(
+            "device", False, detail, "mend what it names, or choose another with --device", items=lines
+        )
     try:
         provider.load()
     except PluginError as error:
-        return Finding("device", False, str(error), "install what it names, or choose another with --device")
-    return Finding("device", True, f"{name}{_first(choice.reason)}", items=lines)
+        return DoctorFinding("device", False, str(error), "install what it names, or choose another with --device")
+    return DoctorFinding("device", True, f"{name}{_first(choice.reason)}", items=lines)
 
 
-def _own(scene: Scene, provider: Device) -> Iterator[Finding]:
+def _own(context: DoctorContext, provider: Device) -> Iterator[DoctorFinding]:
     """The backend's findings, from a process of its own: a backend may import torch, and torch may not come up."""
-    if scene.backend() is None:
+    if context.backend() is None:
         return
-    ended = run(["-m", "vime_cli.doctor.device_child", "findings", scene.order()], scene.environ, DEADLINE)
+    ended = run(["-m", "vime_cli.doctor.device_child", "findings", context.order()], context.environ, DEADLINE)
     if ended.problem:
         fix = "mend what it names, or report it to the authors of the device's plugin"
-        yield Finding("findings", False, f"{provider.qualified_name} could not look: {ended.problem}", fix)
+        yield DoctorFinding("findings", False, f"{provider.qualified_name} could not look: {ended.problem}", fix)
         return
     for record in ended.answer():
-        yield Finding(**{**record, "items": tuple(record["items"])})
+        yield DoctorFinding(**{**record, "items": tuple(record["items"])})
 
 
 def _lines(reason: str) -> tuple[str, ...]:

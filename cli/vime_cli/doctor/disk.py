@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from vime_cli.doctor.scene import Scene
+from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.units import GIB, MIB, size
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 
 #: a run's logs, samples and metrics, and the checkpoints of a tiny model
 RUN = GIB
@@ -23,13 +23,13 @@ FULL = 0.95
 TRIAL = MIB
 
 
-def look(scene: Scene) -> Iterator[Finding]:
-    need = RUN + CHECKPOINTS * scene.weights
-    yield folder("runs", scene.run_dir, need, "free space, or choose another --run-dir")
-    yield folder("temporary", scene.temp_dir, TEMPORARY, "free space, or set TMPDIR to a folder on another disk")
+def look(context: DoctorContext) -> Iterator[DoctorFinding]:
+    need = RUN + CHECKPOINTS * context.weights
+    yield folder("runs", context.run_dir, need, "free space, or choose another --run-dir")
+    yield folder("temporary", context.temp_dir, TEMPORARY, "free space, or set TMPDIR to a folder on another disk")
 
 
-def folder(name: str, path: Path, need: int, fix: str) -> Finding:
+def folder(name: str, path: Path, need: int, fix: str) -> DoctorFinding:
     """Really write a file where ``path`` is or would be made, and look at the space that is left."""
     place = path.expanduser().absolute()
     while not place.exists():
@@ -41,12 +41,12 @@ def folder(name: str, path: Path, need: int, fix: str) -> Finding:
             os.fsync(file.fileno())
         space = shutil.disk_usage(place)
     except OSError as error:
-        return Finding(name, False, f"{path} cannot be written ({place}): {error.strerror}", fix)
+        return DoctorFinding(name, False, f"{path} cannot be written ({place}): {error.strerror}", fix)
     detail = f"{path} has {size(space.free)} free"
     if space.free < need:
-        return Finding(name, False, f"{detail}, needed are {size(need)}", fix)
+        return DoctorFinding(name, False, f"{detail}, needed are {size(need)}", fix)
     used = 1 - space.free / space.total if space.total else 0.0
     if used > FULL:
         detail = f"{detail}, but is {used:.0%} full: above {FULL:.0%} Ray puts no objects on a disk"
-        return Finding(name, True, detail, fix, warns=True)
-    return Finding(name, True, detail)
+        return DoctorFinding(name, True, detail, fix, warns=True)
+    return DoctorFinding(name, True, detail)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from vime_cli.doctor.child import Ended, run
+from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
-from vime_cli.doctor.scene import Scene
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 
 #: module -> distributions that bring it
 MODULES = {
@@ -25,22 +25,24 @@ DEADLINE = 120.0
 BACKENDS, AUTOLOAD = "torch.backends", "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
-def look(scene: Scene, modules: dict[str, tuple[str, ...]] = MODULES, deadline: float = DEADLINE) -> Iterator[Finding]:
+def look(
+    context: DoctorContext, modules: dict[str, tuple[str, ...]] = MODULES, deadline: float = DEADLINE
+) -> Iterator[DoctorFinding]:
     """Two at a time; a package that is not installed was already named by the check of versions."""
     here = {module: dist for module, dists in modules.items() for dist in dists if installed_version(dist)}
 
     def attempt(module: str, **variables: str) -> Ended:
-        return run(["-m", "vime_cli.doctor.import_child", module], {**scene.environ, **variables}, deadline)
+        return run(["-m", "vime_cli.doctor.import_child", module], {**context.environ, **variables}, deadline)
 
     with ThreadPoolExecutor(2) as pool:
         for (module, dist), ended in zip(here.items(), pool.map(attempt, here), strict=True):
             if not ended.problem:
-                yield Finding(module, True, f"{dist} {installed_version(dist)} can be imported")
+                yield DoctorFinding(module, True, f"{dist} {installed_version(dist)} can be imported")
             elif module == "torch" and _backends() and not attempt(module, **{AUTOLOAD: "0"}).problem:
                 yield _extension(ended.problem)
             else:
                 fix = f"pip install --force-reinstall --no-deps {dist}=={installed_version(dist)}, or what it names"
-                yield Finding(module, False, f"import {module}: {ended.problem}", fix)
+                yield DoctorFinding(module, False, f"import {module}: {ended.problem}", fix)
 
 
 def _backends() -> list[str]:
@@ -49,7 +51,7 @@ def _backends() -> list[str]:
     return sorted({point.value.partition(":")[0] for point in entry_points(group=BACKENDS)})
 
 
-def _extension(problem: str) -> Finding:
+def _extension(problem: str) -> DoctorFinding:
     """Torch itself is well; a device's package that it loads by itself is not."""
     names = ", ".join(_backends())
     detail = f"torch can be imported, but not with {names}, which it loads by itself: {problem}"
@@ -57,4 +59,4 @@ def _extension(problem: str) -> Finding:
         f"make the libraries of that device's toolkit findable (source its set_env.sh; vime doctor --plugin of its "
         f"plugin says what is missing), or export {AUTOLOAD}=0 to use torch without it"
     )
-    return Finding("torch", False, detail, fix)
+    return DoctorFinding("torch", False, detail, fix)

@@ -7,8 +7,8 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from vime_cli.doctor.scene import Scene
-from vime_core.api.device import Finding
+from vime_cli.doctor.context import DoctorContext
+from vime_core.api.device import DoctorFinding
 
 #: a process of the smallest run (one trainer rank, one engine) was seen with 147 open files; each request in flight,
 #: engine and rank adds some, and Ray itself warns below 4096
@@ -17,13 +17,13 @@ FILES_LEAST, FILES_ADVISED = 256, 4096
 TASKS_LEAST, TASKS_ADVISED = 512, 4096
 
 
-def look(scene: Scene) -> Iterator[Finding]:
+def look(context: DoctorContext) -> Iterator[DoctorFinding]:
     yield files()
     yield tasks()
     yield memory()
 
 
-def files() -> Finding:
+def files() -> DoctorFinding:
     """The hard limit decides: Ray and vLLM raise the soft one as far as it lets them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     have = _number(hard)
@@ -32,7 +32,7 @@ def files() -> Finding:
     return _against(("open files", detail), have, (FILES_LEAST, FILES_ADVISED), fix)
 
 
-def tasks() -> Finding:
+def tasks() -> DoctorFinding:
     """Threads of all the user's processes (RLIMIT_NPROC, not enforced for root) and of the container (pids.max)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     bounds = {"ulimit -u": _number(soft) if os.geteuid() else _UNLIMITED, "pids.max": _pids()}
@@ -43,25 +43,25 @@ def tasks() -> Finding:
     return _against(("processes", detail), have, (TASKS_LEAST, TASKS_ADVISED), fix)
 
 
-def memory() -> Finding:
+def memory() -> DoctorFinding:
     """Virtual memory has to be without a limit: Ray and torch map far more than they touch."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
-        return Finding("address space", True, "without a limit")
+        return DoctorFinding("address space", True, "without a limit")
     detail = f"{soft} bytes; Ray and torch map much more than they use"
-    return Finding("address space", False, detail, "ulimit -v unlimited")
+    return DoctorFinding("address space", False, detail, "ulimit -v unlimited")
 
 
 _UNLIMITED = 1 << 62
 
 
-def _against(what: tuple[str, str], have: int, bounds: tuple[int, int], fix: str) -> Finding:
+def _against(what: tuple[str, str], have: int, bounds: tuple[int, int], fix: str) -> DoctorFinding:
     (name, detail), (least, advised) = what, bounds
     if have < least:
-        return Finding(name, False, f"{detail}; a run needs {least}", fix)
+        return DoctorFinding(name, False, f"{detail}; a run needs {least}", fix)
     if have < advised:
-        return Finding(name, True, f"{detail}; {advised} are advised", fix, warns=True)
-    return Finding(name, True, detail)
+        return DoctorFinding(name, True, f"{detail}; {advised} are advised", fix, warns=True)
+    return DoctorFinding(name, True, detail)
 
 
 def _number(limit: int) -> int:

@@ -7,43 +7,46 @@ import time
 from collections.abc import Iterator, Mapping
 
 from vime_cli.doctor.child import Child, Ended, run
+from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
-from vime_cli.doctor.scene import Scene
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 from vime_core.runtime.addresses import free_address
 
 #: seconds for both to import torch, meet and sum; within them, seconds for the meeting itself
 DEADLINE, MEETING = 120.0, 30.0
 
 
-def look(scene: Scene, deadline: float = DEADLINE) -> Iterator[Finding]:
+def look(context: DoctorContext, deadline: float = DEADLINE) -> Iterator[DoctorFinding]:
     """Where it does not come out: which rank waited for what, and what it said."""
-    backend = scene.usable()
+    backend = context.usable()
     if backend is None or installed_version("torch") is None:
         lacking = "torch is not installed" if backend else "there is no device"
-        yield Finding("collective", True, f"not tried: {lacking}", warns=True)
+        yield DoctorFinding("collective", True, f"not tried: {lacking}", warns=True)
         return
-    environ = {**scene.environ, **backend().environment("trainer")}
-    counted = run(["-m", "vime_cli.doctor.device_child", "count", scene.order()], environ, deadline)
+    environ = {**context.environ, **backend().environment("trainer")}
+    counted = run(["-m", "vime_cli.doctor.device_child", "count", context.order()], environ, deadline)
     if counted.problem:
-        yield Finding("collective", False, f"devices cannot be counted: {counted.problem}", "mend the device first")
+        yield DoctorFinding(
+            "collective", False, f"devices cannot be counted: {counted.problem}", "mend the device first"
+        )
         return
     world = max(1, min(2, counted.answer()))
     what = f"{backend.collective} between {world} processes" if world > 1 else f"{backend.collective}, one device"
-    faults = _try(scene, environ, world, deadline)
-    if faults:
-        yield Finding("collective", False, f"{what}: {'; '.join(faults)}", _fix(backend.collective, environ))
+    errors = _try(context, environ, world, deadline)
+    if errors:
+        yield DoctorFinding("collective", False, f"{what}: {'; '.join(errors)}", _fix(backend.collective, environ))
     else:
-        yield Finding("collective", True, f"{what}: an all-reduce gave the right sum")
+        yield DoctorFinding("collective", True, f"{what}: an all-reduce gave the right sum")
 
 
-def _try(scene: Scene, environ: Mapping[str, str], world: int, deadline: float) -> list[str]:
+def _try(context: DoctorContext, environ: Mapping[str, str], world: int, deadline: float) -> list[str]:
     """A line for each rank that did not end well."""
     host, port = free_address(1)
     end = time.monotonic() + deadline
     meeting = {"world": world, "address": f"tcp://{host}:{port}", "timeout": min(MEETING, deadline)}
     ranks = [
-        Child(["-m", "vime_cli.doctor.link_child", scene.order(rank=rank, **meeting)], environ) for rank in range(world)
+        Child(["-m", "vime_cli.doctor.link_child", context.order(rank=rank, **meeting)], environ)
+        for rank in range(world)
     ]
     try:
         ends = [rank.wait(max(0.1, end - time.monotonic())) for rank in ranks]

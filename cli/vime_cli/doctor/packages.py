@@ -41,7 +41,7 @@ def unmet(requirements: Iterable[str], extras: Collection[str] = ("",)) -> Itera
         yield requirement.name, str(requirement.specifier), here
 
 
-def fault(name: str, wanted: str, here: str | None) -> tuple[str, str]:
+def requirement_error(name: str, wanted: str, here: str | None) -> tuple[str, str]:
     """What is wrong with an unmet requirement, and how to mend it."""
     what = f"{name} is not installed" if here is None else f"{name} {here}, needed is {wanted}"
     return what, f"pip install '{name}{wanted}'"

@@ -5,39 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import metadata
 
-from vime_cli.doctor.packages import fault, unmet
-from vime_cli.doctor.scene import Scene
-from vime_core.api.device import Finding
+from vime_cli.doctor.context import DoctorContext
+from vime_cli.doctor.packages import requirement_error, unmet
+from vime_core.api.device import DoctorFinding
 from vime_core.plugin.discovery import CORE_DIST, Candidate, canonical, installed
 
 
-def look(scene: Scene) -> Iterator[Finding]:
+def look(context: DoctorContext) -> Iterator[DoctorFinding]:
     """What was asked for has to load; what is only installed is skipped by a run, so it is a warning."""
-    loaded = scene.loaded
+    loaded = context.loaded
     if loaded.error:
         what, fix = _split(loaded.error)
-        yield Finding("requested", False, what, fix or "see vime plugins list")
+        yield DoctorFinding("requested", False, what, fix or "see vime plugins list")
     for line in loaded.warnings:
         what, fix = _split(line)
-        yield Finding("loading", True, what, fix, warns=True)
+        yield DoctorFinding("loading", True, what, fix, warns=True)
     asked = {member.owner.dist for member in loaded.plugins.members if member.requested}
     for candidate in installed():
         if not candidate.problem:
             yield _fits(candidate, candidate.owner.dist in asked)
     for member in loaded.plugins.members:
         if member.requested and not member.owner.dist:
-            yield Finding("requested", True, f"plugin '{member.name}' loads from {member.spec}")
+            yield DoctorFinding("requested", True, f"plugin '{member.name}' loads from {member.spec}")
 
 
-def _fits(candidate: Candidate, asked: bool) -> Finding:
+def _fits(candidate: Candidate, asked: bool) -> DoctorFinding:
     """An installed plugin that metadata alone does not rule out: what else it requires."""
     owner = candidate.owner
     requirements = metadata.requires(owner.dist) or [] if owner.dist else []
-    lacking = [fault(*one) for one in unmet(requirements)]
+    lacking = [requirement_error(*one) for one in unmet(requirements)]
     if lacking:
         what = "; ".join(problem for problem, _ in lacking)
-        return Finding("range", not asked, f"{owner}: {what}", "; ".join(fix for _, fix in lacking), warns=True)
-    return Finding("range", True, f"{owner} fits: {_range(requirements)}")
+        return DoctorFinding("range", not asked, f"{owner}: {what}", "; ".join(fix for _, fix in lacking), warns=True)
+    return DoctorFinding("range", True, f"{owner} fits: {_range(requirements)}")
 
 
 def _range(requirements: list[str]) -> str:

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from vime_cli.doctor.scene import Scene
-from vime_core.api.device import Finding
+from vime_cli.doctor.context import DoctorContext
+from vime_core.api.device import DoctorFinding
 
 LOOPBACK = "127.0.0.1"
 #: ports that are held at once: Ray takes a dozen, a router two, an engine three, a trainer one
@@ -19,11 +19,11 @@ FULL = 0.8
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def look(scene: Scene) -> Iterator[Finding]:
+def look(context: DoctorContext) -> Iterator[DoctorFinding]:
     yield listening("loopback", LOOPBACK)
     yield listening("node", node_address())
     yield ephemeral()
-    for port in scene.ports:
+    for port in context.ports:
         yield named(port)
 
 
@@ -38,7 +38,7 @@ def node_address() -> str:
         return address
 
 
-def listening(name: str, host: str, count: int = NEEDED) -> Finding:
+def listening(name: str, host: str, count: int = NEEDED) -> DoctorFinding:
     """``count`` servers at once on ``host``, and a connection to the last."""
     try:
         with contextlib.ExitStack() as held:
@@ -49,26 +49,26 @@ def listening(name: str, host: str, count: int = NEEDED) -> Finding:
             held.enter_context(socket.create_connection(server.getsockname(), timeout=5.0))
     except OSError as error:
         fix = "free ports or file descriptors; where a connection is refused or runs out of time, look at the firewall"
-        return Finding(name, False, f"{host}: {count} servers cannot listen and be reached: {error}", fix)
-    return Finding(name, True, f"{host}: {count} servers can listen and be reached")
+        return DoctorFinding(name, False, f"{host}: {count} servers cannot listen and be reached: {error}", fix)
+    return DoctorFinding(name, True, f"{host}: {count} servers can listen and be reached")
 
 
-def ephemeral(limits: Path = RANGE, tables: Path = Path("/proc/net")) -> Finding:
+def ephemeral(limits: Path = RANGE, tables: Path = Path("/proc/net")) -> DoctorFinding:
     """The range of ports that the system hands out, and how many of it are taken."""
     try:
         low, high = map(int, limits.read_text().split())
     except OSError as error:
-        return Finding("range", True, f"{limits} cannot be read: {error.strerror}", warns=True)
+        return DoctorFinding("range", True, f"{limits} cannot be read: {error.strerror}", warns=True)
     taken = {port for port in local_ports(tables) if low <= port <= high}
     share = len(taken) / (high - low + 1)
     detail = f"{len(taken)} of the ports {low} to {high} are taken"
     if share < FULL and high - low + 1 - len(taken) >= NEEDED:
-        return Finding("range", True, detail)
+        return DoctorFinding("range", True, detail)
     fix = "end what holds them (ss -tanp), or sysctl -w net.ipv4.ip_local_port_range='10000 65535'"
-    return Finding("range", False, detail, fix)
+    return DoctorFinding("range", False, detail, fix)
 
 
-def named(port: int) -> Finding:
+def named(port: int) -> DoctorFinding:
     """A port that the user means to give to a server."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
@@ -76,8 +76,8 @@ def named(port: int) -> Finding:
         except (OSError, OverflowError) as error:
             taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             fix = f"end what listens there (ss -tlnp 'sport = :{port}')" if taken else "name another port"
-            return Finding(f"port {port}", False, "is taken" if taken else f"cannot be used: {error}", fix)
-    return Finding(f"port {port}", True, "is free")
+            return DoctorFinding(f"port {port}", False, "is taken" if taken else f"cannot be used: {error}", fix)
+    return DoctorFinding(f"port {port}", True, "is free")
 
 
 def local_ports(tables: Path) -> Iterator[int]:

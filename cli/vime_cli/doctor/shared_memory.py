@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from vime_cli.doctor.scene import Scene
+from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.units import MIB, size
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 
 #: what vLLM's queue between an engine and its workers takes: 10 slots of 16 MiB (VLLM_MQ_MAX_CHUNK_BYTES_MB)
 QUEUE = 160 * MIB
@@ -30,12 +30,12 @@ CGROUPS = (
 )
 
 
-def look(scene: Scene) -> Iterator[Finding]:
-    yield file_system(scene.shm)
-    yield anonymous(scene.weights)
+def look(context: DoctorContext) -> Iterator[DoctorFinding]:
+    yield file_system(context.shm)
+    yield anonymous(context.weights)
 
 
-def file_system(folder: Path, need: int = QUEUE) -> Finding:
+def file_system(folder: Path, need: int = QUEUE) -> DoctorFinding:
     """Free bytes of ``folder``, and as many as vLLM's queue takes really written into it."""
     name, fix = str(folder), "give a container --shm-size=8g or --ipc=host, or delete stale files there"
     try:
@@ -45,31 +45,31 @@ def file_system(folder: Path, need: int = QUEUE) -> Finding:
             with tempfile.TemporaryFile(dir=folder) as file:
                 _write(file.fileno(), need)
     except OSError as error:
-        return Finding(name, False, f"cannot be written: {error.strerror}", fix)
+        return DoctorFinding(name, False, f"cannot be written: {error.strerror}", fix)
     if free < need:
         detail = f"{size(free)} free: an engine of several devices needs {size(need)} for its queue"
-        return Finding(name, False, detail, fix)
+        return DoctorFinding(name, False, detail, fix)
     store = int(0.3 * _available())
     if free < store:
         detail = f"{size(free)} free, Ray's object store would take {size(store)} and goes to a disk instead"
-        return Finding(name, True, detail, fix, warns=True)
-    return Finding(name, True, f"{size(free)} free, {size(need)} written")
+        return DoctorFinding(name, True, detail, fix, warns=True)
+    return DoctorFinding(name, True, f"{size(free)} free, {size(need)} written")
 
 
-def anonymous(weights: int, available: int | None = None) -> Finding:
+def anonymous(weights: int, available: int | None = None) -> DoctorFinding:
     """Memory for the versions of the weights that a sync keeps."""
     need = VERSIONS * (weights or SMALL)
     have = _available() if available is None else available
     whose = f"two versions of {size(weights)} of weights" if weights else f"a sync of a small model ({size(SMALL)})"
     if have < need:
         fix = "end other processes, take a machine with more memory, or use --weight-sync gloo between machines"
-        return Finding("weights", False, f"{size(have)} of memory are available, {whose} need {size(need)}", fix)
+        return DoctorFinding("weights", False, f"{size(have)} of memory are available, {whose} need {size(need)}", fix)
     try:
         _memfd(min(need, TRIAL))
     except OSError as error:
         fix = "raise the memory limit of the container, or allow memfd_create in its seccomp profile"
-        return Finding("weights", False, f"anonymous memory cannot be written: {error.strerror}", fix)
-    return Finding("weights", True, f"{size(have)} of memory available, {whose} need {size(need)}")
+        return DoctorFinding("weights", False, f"anonymous memory cannot be written: {error.strerror}", fix)
+    return DoctorFinding("weights", True, f"{size(have)} of memory available, {whose} need {size(need)}")
 
 
 def _memfd(count: int) -> None:

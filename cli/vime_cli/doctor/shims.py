@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vime_cli.doctor.child import run
+from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
-from vime_cli.doctor.scene import Scene
 from vime_cli.doctor.versions import ENGINES
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 
 #: seconds for megatron to be imported and adapted
 DEADLINE = 240.0
 
 
-def look(scene: Scene) -> Iterator[Finding]:
+def look(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Those of megatron are really applied, in a trainer's process; those of vLLM are compared with its version."""
-    yield _megatron(scene)
+    yield _megatron(context)
     version = next(filter(None, map(installed_version, ENGINES)), None)
     if version is None:
-        yield Finding("vllm", True, "not looked at: vLLM is not installed", warns=True)
+        yield DoctorFinding("vllm", True, "not looked at: vLLM is not installed", warns=True)
         return
     from vime_core.inference.vllm.upstream_fixes import fixes
 
@@ -29,20 +29,20 @@ def look(scene: Scene) -> Iterator[Finding]:
         seen = (
             "" if applies else f"install vLLM >= {fix.since}, < {fix.until}, unless that version has mended it itself"
         )
-        yield Finding("vllm", True, detail, seen, warns=not applies)
+        yield DoctorFinding("vllm", True, detail, seen, warns=not applies)
 
 
-def _megatron(scene: Scene) -> Finding:
-    backend, version = scene.usable(), installed_version("megatron-core")
+def _megatron(context: DoctorContext) -> DoctorFinding:
+    backend, version = context.usable(), installed_version("megatron-core")
     if backend is None or version is None:
         lacking = "megatron-core is not installed" if backend else "there is no device"
-        return Finding("megatron", True, f"not looked at: {lacking}", warns=True)
-    environ = {**scene.environ, **backend().environment("trainer")}
-    ended = run(["-m", "vime_cli.doctor.device_child", "shims", scene.order()], environ, DEADLINE)
+        return DoctorFinding("megatron", True, f"not looked at: {lacking}", warns=True)
+    environ = {**context.environ, **backend().environment("trainer")}
+    ended = run(["-m", "vime_cli.doctor.device_child", "shims", context.order()], environ, DEADLINE)
     if ended.problem:
         what = f"megatron-core {version} cannot be adapted to the device: {ended.problem}"
-        return Finding("megatron", False, what, "install the release of megatron-core that the tested set names")
+        return DoctorFinding("megatron", False, what, "install the release of megatron-core that the tested set names")
     names = tuple(ended.answer())
     modules = {name.partition(":")[0] for name in names}
     detail = f"megatron-core {version}: {len(names)} changes in {len(modules)} modules; --json lists them"
-    return Finding("megatron", True, detail, items=names)
+    return DoctorFinding("megatron", True, detail, items=names)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from vime_cli.plan.layout import Layout
-from vime_cli.plan.parameters import Share
-from vime_cli.plan.room import Peak, Room
+from vime_cli.plan.parameters import RankParameters
 from vime_cli.plan.shape import ModelShape
+from vime_cli.plan.tensor_bytes import PeakBytes, TensorBytes
 
 _F32 = 4
 
@@ -37,9 +37,9 @@ class Pass:
     recompute: str | None = None
     entropy: bool = False
 
-    def rows(self, widths: Iterable[int]) -> Room:
+    def rows(self, widths: Iterable[int]) -> TensorBytes:
         """Tensors of all tokens."""
-        return Room.of(*(width * self.tokens for width in widths))
+        return TensorBytes.of(*(width * self.tokens for width in widths))
 
     @property
     def logits(self) -> int:
@@ -88,18 +88,20 @@ def _inner(shape: ModelShape) -> int:
 
 
 # phases ----------------------------------------------------------------------------------------------------------
-def training(shape: ModelShape, layout: Layout, stage: int, share: Share, micro: Pass, in_flight: int) -> Peak:
+def training(
+    shape: ModelShape, layout: Layout, stage: int, parameters: RankParameters, micro: Pass, in_flight: int
+) -> PeakBytes:
     """Forward and backward.
 
     Args:
         in_flight: micro-batches whose activations exist at the same time (pipeline stages warm up with several).
     """
-    return Peak.of(_training(shape, layout, stage, share, micro, in_flight))
+    return PeakBytes.of(_training(shape, layout, stage, parameters, micro, in_flight))
 
 
 def _training(
-    shape: ModelShape, layout: Layout, stage: int, share: Share, micro: Pass, in_flight: int
-) -> Iterator[Room]:
+    shape: ModelShape, layout: Layout, stage: int, parameters: RankParameters, micro: Pass, in_flight: int
+) -> Iterator[TensorBytes]:
     b, layers = micro.bytes, layout.layers(shape.layers, stage)
     whole = _layer(shape, layout, b)
     kept, again = {
@@ -110,36 +112,36 @@ def _training(
     saved = micro.rows(kept) * (layers * in_flight)
     if stage == layout.pp - 1:
         final = micro.rows(2 * [_F32 * shape.hidden // layout.shared])
-        saved += final + Room.of(b * shape.hidden * micro.predicted)
+        saved += final + TensorBytes.of(b * shape.hidden * micro.predicted)
         yield from (saved + one for one in _head_backward(shape, layout, micro))
     work = [n * b * _inner(shape) // layout.tp for n in (2, 2, 1, 1)]
     yield saved + micro.rows([*again, *work])
-    yield Room.of(*2 * [_F32 * share.largest])  # the optimizer's step, a matrix at a time
+    yield TensorBytes.of(*2 * [_F32 * parameters.largest])  # the optimizer's step, a matrix at a time
 
 
 def _kernel_of_rank(shape: ModelShape, layout: Layout) -> list[int]:
     return [width // layout.tp for width in _kernel(shape)]
 
 
-def _head_backward(shape: ModelShape, layout: Layout, micro: Pass) -> Iterator[Room]:
+def _head_backward(shape: ModelShape, layout: Layout, micro: Pass) -> Iterator[TensorBytes]:
     """Logits of a chunk made again and their slope, beside the output matrix's gradient (``trainer/logprobs.py``)."""
     b, vocab = micro.bytes, layout.vocab(shape.vocab)
     table, logits = vocab * shape.hidden, micro.logits * vocab
     several = micro.predicted > micro.chunk > 0
-    gradient = Room.of(table * (_F32 if several else b))
+    gradient = TensorBytes.of(table * (_F32 if several else b))
     if b == _F32:
-        yield gradient + Room.of(_F32 * logits, _F32 * logits)
+        yield gradient + TensorBytes.of(_F32 * logits, _F32 * logits)
         return
-    yield gradient + Room.of(_F32 * logits, _F32 * logits, b * logits)
-    yield gradient + Room.of(_F32 * logits, b * logits, b * table)
+    yield gradient + TensorBytes.of(_F32 * logits, _F32 * logits, b * logits)
+    yield gradient + TensorBytes.of(_F32 * logits, b * logits, b * table)
 
 
-def forward(shape: ModelShape, layout: Layout, stage: int, micro: Pass) -> Peak:
+def forward(shape: ModelShape, layout: Layout, stage: int, micro: Pass) -> PeakBytes:
     """A pass without gradient: a layer at a time, then the logits of a chunk."""
-    return Peak.of(_forward(shape, layout, stage, micro))
+    return PeakBytes.of(_forward(shape, layout, stage, micro))
 
 
-def _forward(shape: ModelShape, layout: Layout, stage: int, micro: Pass) -> Iterator[Room]:
+def _forward(shape: ModelShape, layout: Layout, stage: int, micro: Pass) -> Iterator[TensorBytes]:
     b, hidden = micro.bytes, shape.hidden // layout.shared
     edge = micro.rows(4 * [b * hidden])
     yield edge + micro.rows([n * b * _inner(shape) // layout.tp for n in (2, 1, 1)])
@@ -147,4 +149,4 @@ def _forward(shape: ModelShape, layout: Layout, stage: int, micro: Pass) -> Iter
     if stage == layout.pp - 1:
         sizes = [_F32, *([b] if b < _F32 else []), *([_F32] if micro.entropy else [])]
         logits = micro.logits * layout.vocab(shape.vocab)
-        yield micro.rows([b * hidden, *2 * [_F32 * hidden]]) + Room.of(*(size * logits for size in sizes))
+        yield micro.rows([b * hidden, *2 * [_F32 * hidden]]) + TensorBytes.of(*(size * logits for size in sizes))

@@ -30,7 +30,7 @@ def plan(argv: list[str]) -> int:
     chosen, rest = _parser().parse_known_args(argv)
     if not rest:
         raise UsageError("nothing to plan: give a recipe (vime plan recipes/quickstart.toml) or flags of vime train")
-    asked = load_target("vime_cli.plan.command:Asked")(
+    options = load_target("vime_cli.plan.command:PlanOptions")(
         chosen.model_config,
         chosen.memory_gib,
         chosen.devices_per_node,
@@ -40,7 +40,7 @@ def plan(argv: list[str]) -> int:
     )
     plugins = load_plugins(rest, os.environ)
     resolved = resolve(rest, os.environ, plugins.options)
-    found = load_target("vime_cli.plan.command:reports")(resolved, plugins, asked)
+    found = load_target("vime_cli.plan.command:reports")(resolved, plugins, options)
     _print(found, as_json=chosen.json)
     return _status(found)
 
@@ -58,7 +58,7 @@ def _print(found: Sequence[Report], *, as_json: bool) -> None:
 def _status(found: Sequence[Report]) -> int:
     if any(report.breaks for report in found):
         return 1
-    unknown = [r.plan.subject.machine for r in found if r.plan.subject.machine.memory is None]
+    unknown = [r.plan.inputs.machine for r in found if r.plan.inputs.machine.memory is None]
     if unknown:
         raise ConfigError(f"no verdict: the memory of device {unknown[0].device} is not known here; give --memory-gib")
     return 0

@@ -15,7 +15,7 @@ from vime_cli.plan.probe import Probed, probe
 from vime_cli.plan.prompts import Prompts
 from vime_cli.plan.report import Report
 from vime_cli.plan.shape import ModelShape
-from vime_cli.plan.stage_plan import Subject, plan_stage
+from vime_cli.plan.stage_plan import PlanInputs, plan_stage
 from vime_core.api.errors import ConfigError
 from vime_core.config.facts import Facts, read_model
 from vime_core.config.rules import RULES, inputs, required
@@ -29,7 +29,7 @@ _LATER = (*inputs.RULES, required.must_be_given)
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanOptions:
     """The command's own options, see ``vime plan --help``."""
 
     model_config: str | None = None
@@ -40,28 +40,27 @@ class Asked:
     calibrate: bool = False
 
 
-def reports(plan: Plan, plugins: Any, asked: Asked) -> list[Report]:
+def reports(plan: Plan, plugins: Any, options: PlanOptions) -> list[Report]:
     """One a stage.
 
     Raises:
         ConfigError: broken rules, no model, or nothing says how long samples are. PluginError: no such device.
     """
-    return [_report(stage, plugins, asked) for stage in plan.stages]
+    return [_report(stage, plugins, options) for stage in plan.stages]
 
 
-def _report(stage: Stage, plugins: Any, asked: Asked) -> Report:
+def _report(stage: Stage, plugins: Any, options: PlanOptions) -> Report:
     config = stage.config
-    model, where = _model(stage, asked.model_config)
-    probed = probe(config, plugins, asked.memory_gib, asked.devices_per_node)
+    model, where = _model(stage, options.model_config)
+    probed = probe(config, plugins, options.memory_gib, options.devices_per_node)
     facts = Facts(model=model, supports_colocate=probed.supports_colocate, supports_sleep=probed.machine.sleeps)
     broken = [line for rule in RULES if rule not in _LATER for line in _said(rule(config, facts))]
     if broken:
         raise ConfigError(list(dict.fromkeys(broken)))
     shape, needs = ModelShape.of(model, where), needs_of(config, plugins)
-    prompts = Prompts.given(asked.prompt) if asked.prompt else Prompts.read(config, str(Path(where).parent))
-    subject = Subject(config, shape, needs, probed.machine, probed.arguments, prompts, asked.response)
-    planned = plan_stage(subject)
-    return Report.of(stage.name, planned, findings(planned, facts), _speed(config, probed, asked))
+    prompts = Prompts.given(options.prompt) if options.prompt else Prompts.read(config, str(Path(where).parent))
+    planned = plan_stage(PlanInputs(config, shape, needs, probed.machine, probed.arguments, prompts, options.response))
+    return Report.of(stage.name, planned, findings(planned, facts), _speed(config, probed, options))
 
 
 def _said(broken: Any) -> list[str]:
@@ -89,8 +88,8 @@ def _model(stage: Stage, given: str | None) -> tuple[dict[str, Any], str]:
     return dict(found), str(Path(str(folder)) / "config.json")
 
 
-def _speed(config: Config, probed: Probed, asked: Asked) -> Calibration | None:
-    if not asked.calibrate:
+def _speed(config: Config, probed: Probed, options: PlanOptions) -> Calibration | None:
+    if not options.calibrate:
         return None
     if probed.device is None:
         raise ConfigError(f"--calibrate: device {probed.machine.device} is not here ({probed.machine.source})")

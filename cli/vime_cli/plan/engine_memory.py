@@ -1,4 +1,4 @@
-"""Memory of one engine worker: weights, room for keys and values, and how many samples that room holds."""
+"""Memory of one engine worker: weights, space for keys and values, and how many samples that space holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vime_cli.plan.shape import ModelShape
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
 
-#: vLLM's own share of a device, where --vllm-gpu-memory-utilization is not given
+#: vLLM's own part of a device, where --vllm-gpu-memory-utilization is not given
 _UTILIZATION = 0.9
 
 
@@ -22,7 +22,7 @@ class EngineMemory:
     """Of one worker.
 
     Attributes:
-        weights: bytes. kv_cache: bytes reserved for keys and values; negative where the weights leave no room, None
+        weights: bytes. kv_cache: bytes reserved for keys and values; negative where the weights leave no space, None
             where that follows from a device's memory which is not known.
         a_token: bytes of one token's keys and values. logits: bytes of a decoding step's.
         longest: tokens of the longest sequence that the engine takes.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vime_cli.plan.machine import GIB, MIB
 from vime_cli.plan.phases import Holding, holdings
-from vime_cli.plan.stage_plan import StagePlan, Subject, plan_stage
+from vime_cli.plan.stage_plan import PlanInputs, StagePlan, plan_stage
 from vime_core.api.errors import ConfigError
 from vime_core.config.frozen import FrozenDict
 from vime_core.config.rules import Facts, violations
@@ -16,7 +16,7 @@ from vime_core.config.sections import Config
 
 
 @dataclass(frozen=True)
-class Finding:
+class PlanFinding:
     """``breaks``: the run cannot go on there. need and limit are bytes, or tokens where ``unit`` says so."""
 
     phase: str
@@ -28,12 +28,12 @@ class Finding:
     unit: str = "bytes"
 
 
-def findings(plan: StagePlan, facts: Facts) -> list[Finding]:
+def findings(plan: StagePlan, facts: Facts) -> list[PlanFinding]:
     """All of them; empty where nothing is known to break. ``facts`` are for the rules that a fix must keep."""
     return [*_cache(plan), *_memory(plan, facts)]
 
 
-def _cache(plan: StagePlan) -> Iterator[Finding]:
+def _cache(plan: StagePlan) -> Iterator[PlanFinding]:
     """vLLM does not start where one sequence does not fit; where not all do, it takes turns."""
     engine = plan.engine
     if engine is None or engine.holds is None:
@@ -41,24 +41,24 @@ def _cache(plan: StagePlan) -> Iterator[Finding]:
     if engine.holds < engine.longest:
         fixes = (
             f"--vllm-max-model-len {engine.holds} -> fits" if engine.holds > plan.lengths.longest else "",
-            f"--rollout-num-gpus-per-engine {2 * plan.subject.config.cluster.rollout_num_gpus_per_engine}",
+            f"--rollout-num-gpus-per-engine {2 * plan.inputs.config.cluster.rollout_num_gpus_per_engine}",
         )
         what = "the engine's cache holds less than one sequence of the longest length"
-        yield Finding("rollout", what, engine.longest, engine.holds, True, tuple(f for f in fixes if f), "tokens")
+        yield PlanFinding("rollout", what, engine.longest, engine.holds, True, tuple(f for f in fixes if f), "tokens")
     elif engine.holds < engine.wanted:
         what = "the engine's cache holds fewer tokens than all of its samples have at their longest; they take turns"
-        yield Finding("rollout", what, engine.wanted, engine.holds, False, (), "tokens")
+        yield PlanFinding("rollout", what, engine.wanted, engine.holds, False, (), "tokens")
 
 
-def _memory(plan: StagePlan, facts: Facts) -> Iterator[Finding]:
-    limit = plan.subject.machine.memory
+def _memory(plan: StagePlan, facts: Facts) -> Iterator[PlanFinding]:
+    limit = plan.inputs.machine.memory
     if limit is None:
         return
     for holding in holdings(plan):
         if holding.total > limit:
             largest = max(holding.parts, key=lambda part: part.bytes)
             what = f"{holding.place} is too small; its largest part: {largest.name}, {largest.bytes / GIB:.1f} GiB"
-            yield Finding(holding.phase, what, holding.total, limit, True, _fixes(plan, holding, limit, facts))
+            yield PlanFinding(holding.phase, what, holding.total, limit, True, _fixes(plan, holding, limit, facts))
 
 
 # fixes -----------------------------------------------------------------------------------------------------------
@@ -66,19 +66,19 @@ def _fixes(plan: StagePlan, holding: Holding, limit: int, facts: Facts) -> tuple
     """At most two: those that make it fit, or else those that save the most."""
     tried: list[tuple[int, str]] = []
     for flag, config in _candidates(plan):
-        need = _need(plan.subject, config, holding, facts)
+        need = _need(plan.inputs, config, holding, facts)
         if need is not None and need < holding.total:
             tried.append((need, f"{flag} -> {need / GIB:.1f} GiB" + (", fits" if need <= limit else "")))
     fitting = [text for need, text in tried if need <= limit]
     return tuple(fitting[:2] or [text for _, text in sorted(tried)[:2]])
 
 
-def _need(subject: Subject, config: Config, holding: Holding, facts: Facts) -> int | None:
+def _need(inputs: PlanInputs, config: Config, holding: Holding, facts: Facts) -> int | None:
     """Bytes of the same phase under another configuration; None where that one breaks a rule the first one keeps."""
-    if set(violations(config, facts)) - set(violations(subject.config, facts)):
+    if set(violations(config, facts)) - set(violations(inputs.config, facts)):
         return None
     try:
-        other = plan_stage(subject.with_config(config))
+        other = plan_stage(inputs.with_config(config))
     except ConfigError:
         return None
     same = [h for h in holdings(other) if h.phase == holding.phase]
@@ -86,7 +86,7 @@ def _need(subject: Subject, config: Config, holding: Holding, facts: Facts) -> i
 
 
 def _candidates(plan: StagePlan) -> Iterator[tuple[str, Config]]:
-    config = plan.subject.config
+    config = plan.inputs.config
     yield from _fewer_tokens(plan)
     if config.megatron.recompute_granularity != "full":
         yield "--recompute-granularity full", config.replace("megatron", recompute_granularity="full")
@@ -106,7 +106,7 @@ def _candidates(plan: StagePlan) -> Iterator[tuple[str, Config]]:
 
 def _fewer_tokens(plan: StagePlan) -> Iterator[tuple[str, Config]]:
     """Powers of two below the cap that still hold the longest sample."""
-    config = plan.subject.config
+    config = plan.inputs.config
     cap, least = plan.packing.cap, -(-plan.lengths.longest // plan.layout.cp)
     if cap is None:
         if config.train.micro_batch_size > 1:
@@ -124,12 +124,12 @@ def _fewer_tokens(plan: StagePlan) -> Iterator[tuple[str, Config]]:
 
 
 def _smaller_cache(plan: StagePlan) -> Iterator[tuple[str, Config]]:
-    """Room for one longest sequence at least."""
-    engine, config = plan.engine, plan.subject.config
+    """Space for one longest sequence at least."""
+    engine, config = plan.engine, plan.inputs.config
     if engine is None or engine.kv_cache is None:
         return
     least = engine.longest * engine.a_token
-    if plan.subject.engine_arguments().get("kv_cache_memory_bytes"):
+    if plan.inputs.engine_arguments().get("kv_cache_memory_bytes"):
         half = max(engine.kv_cache // 2, least) // MIB * MIB + MIB
         if half < engine.kv_cache:
             yield f"--vllm-kv-cache-memory-bytes {half}", _with_vllm(config, kv_cache_memory_bytes=half)

@@ -17,7 +17,7 @@ class Costs:
         direct, server: bytes around an engine: in its Ray actor, or as a server beside its Ray actor.
         copies: resident bytes for each byte of an engine's weights (on the CPU about two, measured once).
         beside: bytes of the driver, the rollout worker and Ray's own processes.
-        peak: bytes of the heap for each byte that a phase takes of it (:mod:`vime_cli.plan.room`).
+        peak: bytes of the heap for each byte that a phase takes of it (:mod:`vime_cli.plan.tensor_bytes`).
         kept: bytes of the heap after training for each byte that training took of it.
     """
 

@@ -23,7 +23,7 @@ class Packing:
         largest: tokens of the largest micro-batch on one context rank, as packed.
         bound: tokens that a micro-batch can have at most on one context rank, whatever the samples' lengths.
         forward: the same of a pass without gradient, which may have a cap of its own.
-        fill: share of the room under the cap that tokens take; None without a cap.
+        fill: ratio of tokens to the cap; None without a cap.
         predicted: response tokens of the largest micro-batch, at most.
     """
 

@@ -13,7 +13,7 @@ from vime_cli.plan.shape import ModelShape
 
 
 @dataclass(frozen=True)
-class Share:
+class RankParameters:
     """Parameters of one rank; experts apart, because they have replicas of their own. ``largest`` is the largest single
     matrix."""
 
@@ -26,7 +26,7 @@ class Share:
         return self.dense + self.expert
 
 
-def share(shape: ModelShape, layout: Layout, stage: int, *, critic: bool = False) -> Share:
+def rank_parameters(shape: ModelShape, layout: Layout, stage: int, *, critic: bool = False) -> RankParameters:
     """Of a rank of pipeline stage ``stage``. A critic has one row where a language model has its output layer."""
     layers = layout.layers(shape.layers, stage)
     table = layout.vocab(shape.vocab) * shape.hidden
@@ -38,12 +38,12 @@ def share(shape: ModelShape, layout: Layout, stage: int, *, critic: bool = False
         ends += table
     expert = layers * _experts(shape, layout)
     inner = 2 * shape.ffn // layout.tp * shape.hidden if not shape.experts else expert // max(2 * layers, 1)
-    return Share(layers * _layer(shape, layout) + ends, expert, max(table if first or last else 0, inner))
+    return RankParameters(layers * _layer(shape, layout) + ends, expert, max(table if first or last else 0, inner))
 
 
 def whole(shape: ModelShape) -> int:
     """Of the whole model, each matrix once: what the checkpoint's files hold."""
-    return share(shape, Layout(), 0).total
+    return rank_parameters(shape, Layout(), 0).total
 
 
 def active(shape: ModelShape) -> int:

@@ -1,4 +1,4 @@
-"""Who holds how much in each phase of a step, summed over what shares one memory.
+"""Who holds how much in each phase of a step, summed over what parameters one memory.
 
 On a device with memory of its own that is one device: the trainer rank on it, the engine worker on it, or both where
 they are colocated. Where devices are process slots it is a node with all of its processes. In phases after training an
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from vime_cli.plan.machine import Machine
 from vime_cli.plan.placement import Rank
-from vime_cli.plan.room import Peak
 from vime_cli.plan.stage_plan import StagePlan
+from vime_cli.plan.tensor_bytes import PeakBytes
 from vime_cli.plan.trainer_memory import Part
 
 PHASES = ("rollout", "log_probs", "train", "sync")
@@ -45,7 +45,7 @@ def holdings(plan: StagePlan) -> list[Holding]:
 
 def _of_phase(plan: StagePlan, phase: str) -> Iterator[tuple[str, Holding]]:
     tenants = _tenants(plan, phase)
-    if plan.subject.machine.shared:
+    if plan.inputs.machine.shared:
         for node in range(plan.placement.nodes):
             parts = [part for (where, _), mine in tenants for part in mine if where == node]
             parts += _beside(plan) if node == 0 else []
@@ -69,11 +69,11 @@ def _tenants(plan: StagePlan, phase: str) -> list[tuple[tuple[int, int], list[Pa
 
 def trainer_parts(plan: StagePlan, rank: Rank, phase: str) -> Iterator[Part]:
     """Of one trainer rank."""
-    memory, machine = plan.trainers[rank.pp], plan.subject.machine
+    memory, machine = plan.trainers[rank.pp], plan.inputs.machine
     costs = machine.costs
     if costs.trainer:
         yield Part("trainer: process", costs.trainer)
-    parked = phase == "rollout" and plan.subject.config.trainer_parks(machine.sleeps)
+    parked = phase == "rollout" and plan.inputs.config.trainer_parks(machine.sleeps)
     for part in memory.stays:
         yield Part(part.name, part.bytes, part.host or parked)
     passing = 0 if parked else _passing(memory.passing, phase, machine)
@@ -82,9 +82,9 @@ def trainer_parts(plan: StagePlan, rank: Rank, phase: str) -> Iterator[Part]:
         yield Part("sync: two buffers of all weights", memory.export, True)
 
 
-def _passing(passing: Mapping[str, Peak], phase: str, machine: Machine) -> int:
+def _passing(passing: Mapping[str, PeakBytes], phase: str, machine: Machine) -> int:
     """A phase's own, and what the allocator keeps of training."""
-    mine, train = passing.get(phase, Peak()), passing["train"]
+    mine, train = passing.get(phase, PeakBytes()), passing["train"]
     if not machine.shared:
         return max(mine.total, train.total)
     costs = machine.costs
@@ -93,11 +93,11 @@ def _passing(passing: Mapping[str, Peak], phase: str, machine: Machine) -> int:
 
 def engine_parts(plan: StagePlan, phase: str, name: str) -> Iterator[Part]:
     """Of one engine worker; asleep it keeps its process, and wakes its weights for a sync."""
-    engine, machine = plan.engine, plan.subject.machine
+    engine, machine = plan.engine, plan.inputs.machine
     if engine is None:
         return
     teacher = name == "teacher"
-    asleep = not teacher and phase != "rollout" and plan.subject.config.engines_sleep(machine.sleeps)
+    asleep = not teacher and phase != "rollout" and plan.inputs.config.engines_sleep(machine.sleeps)
     who = "engine (teacher)" if teacher else "engine"
     if machine.costs.engine:
         yield Part(f"{who}: process", machine.costs.engine)
@@ -110,7 +110,7 @@ def engine_parts(plan: StagePlan, phase: str, name: str) -> Iterator[Part]:
 
 def _beside(plan: StagePlan) -> list[Part]:
     """Processes without a model, on the first node."""
-    costs, engines = plan.subject.machine.costs, [s for s in plan.placement.services if s.devices]
+    costs, engines = plan.inputs.machine.costs, [s for s in plan.placement.services if s.devices]
     around = costs.server if plan.placement.routed else costs.direct
     return [
         Part("driver, rollout worker, Ray", costs.beside),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vime_cli.plan.calibration import Calibration
-from vime_cli.plan.findings import Finding
+from vime_cli.plan.findings import PlanFinding
 from vime_cli.plan.phases import Holding, holdings
 from vime_cli.plan.stage_plan import StagePlan
 from vime_cli.plan.timing import Timing, timing
@@ -22,15 +22,15 @@ class Report:
     stage: str
     plan: StagePlan
     holdings: Sequence[Holding]
-    findings: Sequence[Finding]
+    findings: Sequence[PlanFinding]
     timing: Timing | None
 
     @classmethod
-    def of(cls, stage: str, plan: StagePlan, found: Sequence[Finding], speed: Calibration | None) -> Report:
+    def of(cls, stage: str, plan: StagePlan, found: Sequence[PlanFinding], speed: Calibration | None) -> Report:
         return cls(stage, plan, holdings(plan), found, None if speed is None else timing(plan, speed))
 
     @property
-    def breaks(self) -> Finding | None:
+    def breaks(self) -> PlanFinding | None:
         """The first thing that breaks."""
         return next((one for one in self.findings if one.breaks), None)
 
@@ -39,13 +39,13 @@ class Report:
         plan = self.plan
         return {
             "stage": self.stage,
-            "config": to_plain(plan.subject.config),
-            "provenance": dict(plan.subject.config.provenance),
-            "model": dataclasses.asdict(plan.subject.shape),
-            "needs": dataclasses.asdict(plan.subject.needs),
-            "machine": dataclasses.asdict(plan.subject.machine),
+            "config": to_plain(plan.inputs.config),
+            "provenance": dict(plan.inputs.config.provenance),
+            "model": dataclasses.asdict(plan.inputs.shape),
+            "needs": dataclasses.asdict(plan.inputs.needs),
+            "machine": dataclasses.asdict(plan.inputs.machine),
             "layout": dataclasses.asdict(plan.layout),
-            "parameters": [dataclasses.asdict(one) | {"total": one.total} for one in plan.shares],
+            "parameters": [dataclasses.asdict(one) | {"total": one.total} for one in plan.parameters],
             "placement": dataclasses.asdict(plan.placement),
             "packing": dataclasses.asdict(plan.packing),
             "memory": [{**dataclasses.asdict(one), "total": one.total} for one in self.holdings],
@@ -53,7 +53,7 @@ class Report:
             "sync": None if plan.traffic is None else dataclasses.asdict(plan.traffic),
             "timing": None if self.timing is None else dataclasses.asdict(self.timing),
             "findings": [dataclasses.asdict(one) for one in self.findings],
-            "fits": None if plan.subject.machine.memory is None and self.breaks is None else self.breaks is None,
+            "fits": None if plan.inputs.machine.memory is None and self.breaks is None else self.breaks is None,
         }
 
 

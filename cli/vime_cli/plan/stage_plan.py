@@ -14,11 +14,11 @@ from vime_cli.plan.lengths import Lengths
 from vime_cli.plan.machine import Machine
 from vime_cli.plan.needs import Needs
 from vime_cli.plan.packing import Packing, packing
-from vime_cli.plan.parameters import Share, share
+from vime_cli.plan.parameters import RankParameters, rank_parameters
 from vime_cli.plan.placement import Placement, place
 from vime_cli.plan.prompts import AT_LONGEST, Prompts
 from vime_cli.plan.shape import ModelShape
-from vime_cli.plan.traffic import Traffic, traffic
+from vime_cli.plan.traffic import SyncTraffic, traffic
 from vime_cli.plan.trainer_memory import TrainerMemory, trainer_memory
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Subject:
+class PlanInputs:
     """What is planned. ``arguments``: the device's for engines, under vLLM's names. ``response``: quantiles of
     lengths."""
 
@@ -42,34 +42,34 @@ class Subject:
         """The device's, then the user's."""
         return {**self.arguments, **self.config.vllm}
 
-    def with_config(self, config: Config) -> Subject:
+    def with_config(self, config: Config) -> PlanInputs:
         return dataclasses.replace(self, config=config)
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Numbers of one stage. ``shares`` and ``trainers`` are those of each pipeline stage."""
+    """Numbers of one stage. ``parameters`` and ``trainers`` are those of each pipeline stage."""
 
-    subject: Subject
+    inputs: PlanInputs
     layout: Layout
     lengths: Lengths
     packing: Packing
     placement: Placement
-    shares: tuple[Share, ...]
+    parameters: tuple[RankParameters, ...]
     trainers: tuple[TrainerMemory, ...]
     engine: EngineMemory | None
-    traffic: Traffic | None
+    traffic: SyncTraffic | None
 
 
-def plan_stage(subject: Subject) -> StagePlan:
+def plan_stage(inputs: PlanInputs) -> StagePlan:
     """Of a configuration that keeps the rules of layout and batches.
 
     Raises:
         ConfigError: nothing says how long samples are.
     """
-    config, shape = subject.config, subject.shape
+    config, shape = inputs.config, inputs.shape
     layout = Layout.of(config)
-    lengths = Lengths.of(config, subject.prompts, subject.response, shape.context)
+    lengths = Lengths.of(config, inputs.prompts, inputs.response, shape.context)
     packed = packing(config, layout, lengths)
     size = 2 if config.megatron.bf16 else 4
     micro = Pass(
@@ -78,7 +78,7 @@ def plan_stage(subject: Subject) -> StagePlan:
         chunk=config.train.log_probs_chunk_size,
         bytes=size,
         recompute=config.megatron.recompute_granularity,
-        entropy=subject.needs.entropy,
+        entropy=inputs.needs.entropy,
     )
     # passes without gradient may have a size of their own
     forward = dataclasses.replace(
@@ -87,17 +87,16 @@ def plan_stage(subject: Subject) -> StagePlan:
     stages = range(layout.pp)
     engine = None
     if config.needs_engines and config.num_engines:
-        engine = engine_memory(config, shape, subject.engine_arguments(), subject.machine, lengths.longest)
+        engine = engine_memory(config, shape, inputs.engine_arguments(), inputs.machine, lengths.longest)
     return StagePlan(
-        subject=subject,
+        inputs=inputs,
         layout=layout,
         lengths=lengths,
         packing=packed,
-        placement=place(config, layout, subject.machine.per_node),
-        shares=tuple(share(shape, layout, stage) for stage in stages),
+        placement=place(config, layout, inputs.machine.per_node),
+        parameters=tuple(rank_parameters(shape, layout, stage) for stage in stages),
         trainers=tuple(
-            trainer_memory(shape, layout, stage, subject.needs, micro, forward, packed.micro_batches)
-            for stage in stages
+            trainer_memory(shape, layout, stage, inputs.needs, micro, forward, packed.micro_batches) for stage in stages
         ),
         engine=engine,
         traffic=traffic(config, shape, size),

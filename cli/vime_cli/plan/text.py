@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vime_cli.plan.findings import Finding
+from vime_cli.plan.findings import PlanFinding
 from vime_cli.plan.machine import GIB, MIB
 from vime_cli.plan.parameters import whole
 from vime_cli.plan.phases import Holding
@@ -51,7 +51,7 @@ def size(count: float) -> str:
 
 
 def _configuration(report: Report) -> Iterator[str]:
-    values = given_values(report.plan.subject.config)
+    values = given_values(report.plan.inputs.config)
     yield from table([[name, "=", _short(value), f"({source})"] for name, (value, source) in values.items()])
 
 
@@ -62,7 +62,7 @@ def _short(value: object) -> str:
 
 def _model(report: Report) -> Iterator[str]:
     plan = report.plan
-    shape, layout = plan.subject.shape, plan.layout
+    shape, layout = plan.inputs.shape, plan.layout
     experts = f", {shape.experts} experts of which {shape.experts_per_token} a token" if shape.experts else ""
     yield f"{shape.model_type}, {whole(shape):,} parameters, {shape.layers} layers{experts}"
     yield (
@@ -70,17 +70,18 @@ def _model(report: Report) -> Iterator[str]:
         f"{layout.ep} (tensor {layout.etp}, {layout.edp} replicas)"
     )
     rows = [
-        [f"stage {i}", "a rank's parameters", one.total, "of experts", one.expert] for i, one in enumerate(plan.shares)
+        [f"stage {i}", "a rank's parameters", one.total, "of experts", one.expert]
+        for i, one in enumerate(plan.parameters)
     ]
     yield from table(rows)
-    needs = plan.subject.needs
+    needs = plan.inputs.needs
     beside = [name for name in ("reference", "teacher", "critic") if getattr(needs, name)]
     yield f"beside the policy: {', '.join(beside) or 'nothing'}; passes before training: {needs.forward_passes}"
 
 
 def _placement(report: Report) -> Iterator[str]:
     placement = report.plan.placement
-    machine = report.plan.subject.machine
+    machine = report.plan.inputs.machine
     slot = "slot" if machine.shared else "device"
     yield from table([_row(rank, slot) for rank in placement.ranks[:_RANKS]])
     if len(placement.ranks) > _RANKS:
@@ -111,9 +112,9 @@ def _batches(report: Report) -> Iterator[str]:
 
 
 def _memory(report: Report) -> Iterator[str]:
-    limit = report.plan.subject.machine.memory
+    limit = report.plan.inputs.machine.memory
     if limit is not None:
-        yield f"{report.plan.subject.machine.source}: {size(limit)}"
+        yield f"{report.plan.inputs.machine.source}: {size(limit)}"
     for place in dict.fromkeys(one.place for one in report.holdings):
         yield f"{place}:"
         mine = [one for one in report.holdings if one.place == place]
@@ -123,8 +124,8 @@ def _memory(report: Report) -> Iterator[str]:
         yield f"host memory of trainer ranks beside it: {size(host)} of weight copies and sync buffers on the fullest"
     engine = report.plan.engine
     if engine is not None:
-        room = "as much as the device's memory leaves" if engine.holds is None else f"{engine.holds:,} tokens"
-        yield f"an engine's cache holds {room}, {size(engine.a_token)} each"
+        held = "as much as the device's memory leaves" if engine.holds is None else f"{engine.holds:,} tokens"
+        yield f"an engine's cache holds {held}, {size(engine.a_token)} each"
 
 
 def _grid(mine: Sequence[Holding]) -> Iterator[list[object]]:
@@ -143,7 +144,7 @@ class Cell(str):
 
 def _host(report: Report) -> int:
     plan = report.plan
-    if plan.subject.machine.shared:
+    if plan.inputs.machine.shared:
         return 0
     copies = [sum(part.bytes for part in one.stays if part.host) for one in plan.trainers]
     return max(copies) + (plan.trainers[0].export if plan.traffic is not None else 0)
@@ -178,12 +179,12 @@ def _verdict(report: Report) -> Iterator[str]:
     if later:
         yield f"and later: {', '.join(dict.fromkeys(later))}"
     if broken is None:
-        machine = report.plan.subject.machine
+        machine = report.plan.inputs.machine
         unknown = f"not known: the memory of device {machine.device} ({machine.source}); give --memory-gib"
         yield unknown if machine.memory is None else f"fits ({size(machine.memory)}: {machine.source})"
 
 
-def _finding(title: str, finding: Finding) -> Iterator[str]:
+def _finding(title: str, finding: PlanFinding) -> Iterator[str]:
     tokens = finding.unit == "tokens"
     need, limit = (f"{n:,} tokens" if tokens else size(n) for n in (finding.need, finding.limit))
     yield f"{title}: {finding.phase}: {finding.what}: {need} needed, {limit} there"

@@ -45,7 +45,7 @@ def forward_flops(shape: ModelShape, lengths: Lengths) -> float:
 
 def timing(plan: StagePlan, speed: Calibration) -> Timing:
     """Of one rollout step."""
-    config, shape, lengths, needs = plan.subject.config, plan.subject.shape, plan.lengths, plan.subject.needs
+    config, shape, lengths, needs = plan.inputs.config, plan.inputs.shape, plan.lengths, plan.inputs.needs
     once = forward_flops(shape, lengths) / plan.layout.world / speed.flops
     factor = 4 if config.megatron.recompute_granularity == "full" else 3
     phases = {"log_probs": once * needs.forward_passes, "train": once * factor * (2 if needs.critic else 1)}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class SyncTraffic:
     """payload: bytes of all weights under Hugging Face names. workers: engine workers, each of which gets the payload.
     buckets: messages that a carrier over a network cuts it into. steps: rollout steps between two syncs."""
 
@@ -28,7 +28,7 @@ class Traffic:
         return self.payload * self.workers
 
 
-def traffic(config: Config, shape: ModelShape, size: int) -> Traffic | None:
+def traffic(config: Config, shape: ModelShape, size: int) -> SyncTraffic | None:
     """size: bytes of an element. None where there is no engine."""
     if not config.needs_engines:
         return None
@@ -36,4 +36,4 @@ def traffic(config: Config, shape: ModelShape, size: int) -> Traffic | None:
     external = len(config.engine.rollout_external_engine_addrs)
     workers = config.num_engines * config.cluster.rollout_num_gpus_per_engine + external
     bucket = max(config.sync.update_weight_buffer_size, 1)
-    return Traffic(payload, workers, -(-payload // bucket), config.sync.update_weights_interval)
+    return SyncTraffic(payload, workers, -(-payload // bucket), config.sync.update_weights_interval)

@@ -10,9 +10,9 @@ from vime_cli.plan import activations
 from vime_cli.plan.activations import Pass
 from vime_cli.plan.layout import Layout
 from vime_cli.plan.needs import Needs
-from vime_cli.plan.parameters import Share, share
-from vime_cli.plan.room import Peak, Room
+from vime_cli.plan.parameters import RankParameters, rank_parameters
 from vime_cli.plan.shape import ModelShape
+from vime_cli.plan.tensor_bytes import PeakBytes, TensorBytes
 
 _F32 = 4
 
@@ -37,7 +37,7 @@ class TrainerMemory:
     """
 
     stays: Sequence[Part]
-    passing: Mapping[str, Peak]
+    passing: Mapping[str, PeakBytes]
     export: int
 
 
@@ -46,26 +46,26 @@ def trainer_memory(
 ) -> TrainerMemory:
     """``micro`` is the largest training pass, ``forward`` the largest without gradient; ``micro_batches`` are those of
     an optimizer step."""
-    mine = share(shape, layout, stage)
+    mine = rank_parameters(shape, layout, stage)
     stays = list(_model(mine, layout, micro.bytes, "policy"))
     if needs.sets:
         copies = "reference" if not needs.teacher else "teacher" if not needs.reference else "reference and teacher"
         stays.append(Part(f"{copies}, policy aside ({needs.sets} copies)", needs.sets * micro.bytes * mine.total, True))
     if needs.critic:
-        stays += _model(share(shape, layout, stage, critic=True), layout, micro.bytes, "critic")
+        stays += _model(rank_parameters(shape, layout, stage, critic=True), layout, micro.bytes, "critic")
     in_flight = max(min(layout.pp - stage, micro_batches), 1)
     return TrainerMemory(
         stays=stays,
         passing={
-            "log_probs": activations.forward(shape, layout, stage, forward) if needs.forward_passes else Peak(),
+            "log_probs": activations.forward(shape, layout, stage, forward) if needs.forward_passes else PeakBytes(),
             "train": activations.training(shape, layout, stage, mine, micro, in_flight),
-            "sync": Peak.of([Room.of(mine.largest * micro.bytes * layout.tp)]),
+            "sync": PeakBytes.of([TensorBytes.of(mine.largest * micro.bytes * layout.tp)]),
         },
-        export=2 * micro.bytes * share(shape, Layout(), 0).total,
+        export=2 * micro.bytes * rank_parameters(shape, Layout(), 0).total,
     )
 
 
-def _model(mine: Share, layout: Layout, size: int, name: str) -> list[Part]:
+def _model(mine: RankParameters, layout: Layout, size: int, name: str) -> list[Part]:
     """Weights, float32 gradients, and Adam's two moments (with float32 weights beside 16-bit ones)."""
     a_parameter = 2 * _F32 + (_F32 if size < _F32 else 0)
     dense, expert = (layout.dp * layout.cp, layout.edp) if layout.sharded else (1, 1)

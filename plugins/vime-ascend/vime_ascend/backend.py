@@ -20,7 +20,7 @@ from vime_core import TorchDevice
 
 if TYPE_CHECKING:
     from vime_core import Config
-    from vime_core.api.device import Finding
+    from vime_core.api.device import DoctorFinding
 
 #: Ray's name of the resource
 RESOURCE = "NPU"
@@ -87,7 +87,7 @@ class AscendBackend(TorchDevice):
         own = engine_arguments(self.situation.options, knows_rl_config())
         return merged(own, self._vllm)
 
-    def doctor(self) -> Sequence[Finding]:
+    def doctor(self) -> Sequence[DoctorFinding]:
         from vime_ascend.doctor import findings
 
         return findings()

@@ -10,7 +10,7 @@ from vime_cli.doctor.child import Ended, run
 from vime_ascend.probe import Sight, look, missing
 from vime_ascend.versions import IPC_CANN, at_least, cann_version, faults, known
 from vime_ascend.visible import VARIABLE, parse
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 from vime_core.api.errors import ConfigError
 
 #: no one has run this on hardware; docs/ascend.md has the list
@@ -21,72 +21,74 @@ DEADLINE = 240.0
 
 def findings(
     sight: Sight | None = None, environ: Mapping[str, str] | None = None, interface: Callable[[], Ended] | None = None
-) -> Sequence[Finding]:
+) -> Sequence[DoctorFinding]:
     """In the order in which they should be mended. ``interface`` looks at vLLM's and vllm-ascend's weight transfer."""
     sight, environ = sight or look(), os.environ if environ is None else environ
     found = [_lack(line) for line in missing(sight)]
     if not found:
-        found.append(Finding("NPUs", True, f"{len(sight.nodes)} devices, CANN at {sight.toolkit}"))
+        found.append(DoctorFinding("NPUs", True, f"{len(sight.nodes)} devices, CANN at {sight.toolkit}"))
     found += [_told("versions", line) for line in faults(sight.packages)]
     if all(one.ok for one in found):
         found += [_release(sight), _agree((interface or _look_at_interfaces)())]
     found += [*_cann(sight), *_visible(environ), *_allocator(environ)]
-    return [*found, Finding("hardware", True, UNVERIFIED)]
+    return [*found, DoctorFinding("hardware", True, UNVERIFIED)]
 
 
-def _lack(line: str) -> Finding:
+def _lack(line: str) -> DoctorFinding:
     what, _, fix = line.partition("; ") if "; " in line else line.partition(": ")
-    return Finding("Ascend", False, what, fix or "see docs/ascend.md")
+    return DoctorFinding("Ascend", False, what, fix or "see docs/ascend.md")
 
 
-def _told(name: str, line: str) -> Finding:
+def _told(name: str, line: str) -> DoctorFinding:
     what, _, fix = line.rpartition(": ")
-    return Finding(name, False, what, fix)
+    return DoctorFinding(name, False, what, fix)
 
 
-def _release(sight: Sight) -> Finding:
+def _release(sight: Sight) -> DoctorFinding:
     release = known(sight.packages)
     if release is None:
         listed = ", ".join(f"{name} {version}" for name, version in sight.packages.items())
-        return Finding("versions", False, f"no published set: {listed}", "pip install -r constraints/ascend-a2.txt")
-    return Finding("versions", True, f"{release.name} (CANN {release.cann})")
+        return DoctorFinding(
+            "versions", False, f"no published set: {listed}", "pip install -r constraints/ascend-a2.txt"
+        )
+    return DoctorFinding("versions", True, f"{release.name} (CANN {release.cann})")
 
 
 def _look_at_interfaces() -> Ended:
     return run(["-m", "vime_ascend.sync.generation"], os.environ, DEADLINE)
 
 
-def _agree(ended: Ended) -> Finding:
+def _agree(ended: Ended) -> DoctorFinding:
     if ended.problem:
-        return Finding("weight transfer", False, ended.problem, "pip install -r constraints/ascend-a2.txt")
-    return Finding("weight transfer", True, f"vLLM and vllm-ascend have the interface {ended.out.split()[-1]}")
+        return DoctorFinding("weight transfer", False, ended.problem, "pip install -r constraints/ascend-a2.txt")
+    return DoctorFinding("weight transfer", True, f"vLLM and vllm-ascend have the interface {ended.out.split()[-1]}")
 
 
-def _cann(sight: Sight) -> list[Finding]:
+def _cann(sight: Sight) -> list[DoctorFinding]:
     version = cann_version(sight.toolkit) if sight.toolkit else None
     if version is None:
         return []
     able = at_least(version.lower(), IPC_CANN)
     fix = "" if able else f"install CANN {IPC_CANN} or later, or do not colocate"
-    return [Finding("IPC", able, f"CANN {version}, handles between processes need {IPC_CANN}", fix)]
+    return [DoctorFinding("IPC", able, f"CANN {version}, handles between processes need {IPC_CANN}", fix)]
 
 
-def _visible(environ: Mapping[str, str]) -> list[Finding]:
+def _visible(environ: Mapping[str, str]) -> list[DoctorFinding]:
     text = environ.get(VARIABLE, "")
     if not text:
         return []
     try:
         ids = parse(text)
     except ConfigError as error:
-        return [Finding("visible devices", False, str(error), f"unset {VARIABLE}, or name each device once")]
+        return [DoctorFinding("visible devices", False, str(error), f"unset {VARIABLE}, or name each device once")]
     in_order = ids == sorted(ids)
     fix = "" if in_order else f"export {VARIABLE}={','.join(map(str, sorted(ids)))}"
-    return [Finding("visible devices", in_order, f"{VARIABLE}={text}", fix)]
+    return [DoctorFinding("visible devices", in_order, f"{VARIABLE}={text}", fix)]
 
 
-def _allocator(environ: Mapping[str, str]) -> list[Finding]:
+def _allocator(environ: Mapping[str, str]) -> list[DoctorFinding]:
     name = "PYTORCH_NPU_ALLOC_CONF"
     if "expandable_segments:True" not in environ.get(name, ""):
         return []
     detail = f"{name}={environ[name]} in the shell; vime says it anew for each process"
-    return [Finding("allocator", True, detail)]
+    return [DoctorFinding("allocator", True, detail)]

@@ -23,7 +23,7 @@ from vime_cuda.visible import VARIABLE, index_of, seen
 
 if TYPE_CHECKING:
     from vime_core import Config
-    from vime_core.api.device import Finding
+    from vime_core.api.device import DoctorFinding
 
 
 class CudaBackend(TorchDevice):
@@ -80,7 +80,7 @@ class CudaBackend(TorchDevice):
     def engine_arguments(self) -> Mapping[str, Any]:
         return engine_arguments(self.situation)
 
-    def doctor(self) -> Sequence[Finding]:
+    def doctor(self) -> Sequence[DoctorFinding]:
         from vime_cuda.doctor import findings
 
         return findings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 from vime_core.api.errors import ConfigError
 from vime_cuda.environment import ALLOCATOR
 from vime_cuda.probe import Sight, look, missing
@@ -16,65 +16,65 @@ from vime_cuda.visible import VARIABLE, parse, partitions
 UNVERIFIED = "not yet run on a GPU by vime's authors: benchmarks/cuda_check.py is the script that does"
 
 
-def findings(sight: Sight | None = None, environ: Mapping[str, str] | None = None) -> Sequence[Finding]:
+def findings(sight: Sight | None = None, environ: Mapping[str, str] | None = None) -> Sequence[DoctorFinding]:
     """In the order in which they should be mended."""
     sight, environ = sight or look(), os.environ if environ is None else environ
     found = [_lack(line) for line in missing(sight)]
     if not found:
-        found.append(Finding("GPUs", True, f"{len(sight.nodes)} devices, driver {sight.driver or 'unknown'}"))
+        found.append(DoctorFinding("GPUs", True, f"{len(sight.nodes)} devices, driver {sight.driver or 'unknown'}"))
     found += [*_driver(sight), *_versions(sight), *_layers(sight), *_visible(environ), *_allocator(environ)]
-    return [*found, Finding("hardware", True, UNVERIFIED)]
+    return [*found, DoctorFinding("hardware", True, UNVERIFIED)]
 
 
-def _lack(line: str) -> Finding:
+def _lack(line: str) -> DoctorFinding:
     what, _, fix = line.partition(": ") if not line.startswith("no ") else line.partition("; ")
-    return Finding("CUDA", False, what, fix or "see docs/cuda.md")
+    return DoctorFinding("CUDA", False, what, fix or "see docs/cuda.md")
 
 
-def _driver(sight: Sight) -> list[Finding]:
+def _driver(sight: Sight) -> list[DoctorFinding]:
     fault = driver_fault(sight.driver, sight.torch_cuda) if sight.driver and sight.torch_cuda else ""
     what, _, fix = fault.partition(": ")
-    return [Finding("driver", False, what, fix)] if fault else []
+    return [DoctorFinding("driver", False, what, fix)] if fault else []
 
 
-def _versions(sight: Sight) -> list[Finding]:
+def _versions(sight: Sight) -> list[DoctorFinding]:
     lines = faults(sight.packages)
     if not lines:
         return []
-    return [Finding("versions", True, "; ".join(lines), "pip install -r constraints/cuda.txt")]
+    return [DoctorFinding("versions", True, "; ".join(lines), "pip install -r constraints/cuda.txt")]
 
 
-def _layers(sight: Sight) -> list[Finding]:
+def _layers(sight: Sight) -> list[DoctorFinding]:
     version = sight.packages.get("transformer-engine")
     if version is None:
         detail = "no Transformer Engine: the trainer uses plain torch modules, slower and with more memory"
         return [
-            Finding(
+            DoctorFinding(
                 "layers",
                 True,
                 detail,
                 INSTALL_ENGINE,
             )
         ]
-    return [Finding("layers", True, f"Transformer Engine {version}")]
+    return [DoctorFinding("layers", True, f"Transformer Engine {version}")]
 
 
-def _visible(environ: Mapping[str, str]) -> list[Finding]:
+def _visible(environ: Mapping[str, str]) -> list[DoctorFinding]:
     text = environ.get(VARIABLE, "")
     if not text:
         return []
     try:
         entries = parse(text)
     except ConfigError as error:
-        return [Finding("visible devices", False, str(error), f"unset {VARIABLE}, or name each device once")]
+        return [DoctorFinding("visible devices", False, str(error), f"unset {VARIABLE}, or name each device once")]
     if partitions(entries) > 1:
         detail = f"{VARIABLE}={text}: a process uses one MIG partition, and NCCL joins none"
-        return [Finding("visible devices", False, detail, "name whole devices, or one partition and one process")]
-    return [Finding("visible devices", True, f"{VARIABLE}={text}")]
+        return [DoctorFinding("visible devices", False, detail, "name whole devices, or one partition and one process")]
+    return [DoctorFinding("visible devices", True, f"{VARIABLE}={text}")]
 
 
-def _allocator(environ: Mapping[str, str]) -> list[Finding]:
+def _allocator(environ: Mapping[str, str]) -> list[DoctorFinding]:
     said = [f"{name}={environ[name]}" for name in ALLOCATOR if "expandable_segments" in environ.get(name, "")]
     if not said:
         return []
-    return [Finding("allocator", True, f"{', '.join(said)} in the shell; vime says it anew for each process")]
+    return [DoctorFinding("allocator", True, f"{', '.join(said)} in the shell; vime says it anew for each process")]

@@ -10,7 +10,7 @@ import unittest
 import pytest
 import vime_testing as testing
 from vime_testing import RewardSuite, check_algorithm, make_sample
-from vime_testing.runner import Finding, run_suite
+from vime_testing.runner import CheckResult, run_suite
 from vime_testing.suite import Suite, checks_of, must, skip
 
 from vime_core.api.rollout import GenerateRequest, SamplingParams
@@ -93,7 +93,7 @@ def test_a_suite_that_cannot_be_set_up_is_one_finding_and_is_torn_down() -> None
         def teardown_class(cls) -> None:
             torn.append(cls)
 
-    assert list(run_suite(Begins, "x")) == [Finding("x", "can be set up for the checks", "skip", "no Ray")]
+    assert list(run_suite(Begins, "x")) == [CheckResult("x", "can be set up for the checks", "skip", "no Ray")]
     assert torn == [Begins]
 
 

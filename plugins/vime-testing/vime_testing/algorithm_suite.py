@@ -114,7 +114,7 @@ class AlgorithmSuite(Suite):
             return credit * 0
 
         algorithm.advantages = nothing  # type: ignore[method-assign]
-        largest = float(subject.play(case).grad.abs().max())
+        largest = float(subject.run(case).grad.abs().max())
         must(
             largest == 0.0,
             f"with all advantages 0 the gradient is up to {largest:.3g}; multiply the surrogate by the advantage, or "
@@ -136,7 +136,7 @@ class AlgorithmSuite(Suite):
     def _finite(self, subject: Subject, case: Case, where: str) -> None:
         import math
 
-        outcome = subject.play(case)
+        outcome = subject.run(case)
         must(
             math.isfinite(outcome.loss) and outcome.grad.isfinite().all(),
             f"loss {outcome.loss} or its gradient is not finite {where}; guard the division",

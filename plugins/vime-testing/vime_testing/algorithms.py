@@ -28,13 +28,13 @@ from vime_core.api.algorithm import Algorithm
 from vime_core.batch.aggregate import AGGREGATIONS
 from vime_core.batch.plan import plan_steps
 from vime_core.batch.step_batch import SCHEMA, StepBatch
-from vime_testing.toy_step import Case, Outcome, Subject, random_case
+from vime_testing.toy_step import Case, Subject, ToyStepResult, random_case
 
 EXACT = 1e-12  # float64 sums in another order
 ROUNDED = 2e-6  # a float32 column may round the other way
 
 
-def assert_same(got: Outcome, want: Outcome, tolerance: float, what: str) -> None:
+def assert_same(got: ToyStepResult, want: ToyStepResult, tolerance: float, what: str) -> None:
     """Loss, gradient and every metric within ``tolerance``, relative to the largest of each (at least 1e-3)."""
     assert got.metrics.keys() == want.metrics.keys(), f"{what}: metrics {sorted(got.metrics)} / {sorted(want.metrics)}"
     numbers = {"loss": (got.loss, want.loss)}
@@ -52,46 +52,46 @@ def assert_same(got: Outcome, want: Outcome, tolerance: float, what: str) -> Non
 # the partition does not matter -----------------------------------------------------------------------------------
 def check_micro_batches(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P1, and order of micro-batches (P2)."""
-    want = subject.play(case)
+    want = subject.run(case)
     order = rng.permutation(len(case.batch)).tolist()
     for size in (1, 4):
         bins = [order[at : at + size] for at in range(0, len(order), size)]
-        assert_same(subject.play(case, [bins]), want, EXACT, f"P1 micro-batches of {size}")
-        assert_same(subject.play(case, [bins[::-1]]), want, EXACT, "P2 micro-batches reversed")
+        assert_same(subject.run(case, [bins]), want, EXACT, f"P1 micro-batches of {size}")
+        assert_same(subject.run(case, [bins[::-1]]), want, EXACT, "P2 micro-batches reversed")
 
 
 def check_order(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P2: the order of samples in the batch."""
     order = rng.permutation(len(case.batch)).tolist()
     rows, _ = response_index(case.batch, order)
-    moved = subject.play(Case(case.batch.take(order), case.logits[rows]))
+    moved = subject.run(Case(case.batch.take(order), case.logits[rows]))
     back = torch.empty_like(moved.grad)
     back[rows] = moved.grad
-    assert_same(replace(moved, grad=back), subject.play(case), ROUNDED, "P2 samples permuted")
+    assert_same(replace(moved, grad=back), subject.run(case), ROUNDED, "P2 samples permuted")
 
 
 def check_data_parallel(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P3, with the real plan in several layouts; ranks without samples run too."""
-    want = subject.play(case)
+    want = subject.run(case)
     rollouts = len(np.unique(case.batch.rollout))
     longest = int(case.batch.total_lengths.max())
     for ranks, cap in ((1, None), (2, longest), (4, 3 * longest), (len(case.batch) + 1, None)):
         (step,) = plan_steps(case.batch, global_batch_size=rollouts, dp_size=ranks, max_tokens=cap, micro_batch_size=3)
-        assert_same(subject.play(case, step.micro_batches), want, EXACT, f"P3 {ranks} ranks, cap {cap}")
+        assert_same(subject.run(case, step.micro_batches), want, EXACT, f"P3 {ranks} ranks, cap {cap}")
 
 
 def check_siblings_apart(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P4: every sample on a rank of its own."""
     apart = [[[i]] for i in range(len(case.batch))]
-    assert_same(subject.play(case, apart), subject.play(case), EXACT, "P4 siblings on different ranks")
+    assert_same(subject.run(case, apart), subject.run(case), EXACT, "P4 siblings on different ranks")
 
 
 def check_context_parallel(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P5: zigzag pieces of each sample on 2 and 4 ranks; some of them hold nothing."""
-    want = subject.play(case)
+    want = subject.run(case)
     halves = [[list(range(0, len(case.batch), 2)), list(range(1, len(case.batch), 2))]]
     for ranks in (2, 4):
-        assert_same(subject.play(case, halves, context=ranks), want, EXACT, f"P5 {ranks} context ranks")
+        assert_same(subject.run(case, halves, context=ranks), want, EXACT, f"P5 {ranks} context ranks")
 
 
 # what is not trained does not matter -----------------------------------------------------------------------------
@@ -110,25 +110,25 @@ _GROWS_WITH: Mapping[str, str | None] = {
 def check_masked_sample(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P7: one more sample without trainable tokens, alone in its group, is in N and in nothing else."""
     batch, rows = _widen(case, {len(case.batch): 3}, rng)
-    got = subject.play(replace(case, batch=batch, logits=rows))
+    got = subject.run(replace(case, batch=batch, logits=rows))
     column = _GROWS_WITH[subject.aggregation]
     selected = subject.prepare(case.batch).selected.numpy()
     ids = np.arange(len(selected)) if column in ("sample", None) else getattr(case.batch, column)
     count = len(set(ids[selected]))
     factor = count / (count + 1) if column else 1.0
-    want = subject.play(case)
+    want = subject.run(case)
     weighted = {"loss", "pg_loss", "entropy_loss", "kl_loss"}
     metrics = {name: x * (factor if name in weighted else 1) for name, x in want.metrics.items()}
     grad = torch.cat([want.grad * factor, torch.zeros(3, want.grad.shape[1], dtype=want.grad.dtype)])
-    assert_same(got, Outcome(want.loss * factor, grad, metrics), ROUNDED, "P7 a fully masked sample added")
+    assert_same(got, ToyStepResult(want.loss * factor, grad, metrics), ROUNDED, "P7 a fully masked sample added")
 
 
 def check_under_mask(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P8: every token column, log-probs and entropy under a zero mask: finite, infinite, NaN."""
-    want = subject.play(case)
+    want = subject.run(case)
     hidden = ~case.batch.mask
     for value in (0.0, 7.5, np.inf, -np.inf, np.nan):
-        assert_same(subject.play(_under(case, hidden, value)), want, 0.0, f"P8 {value} under the mask")
+        assert_same(subject.run(_under(case, hidden, value)), want, 0.0, f"P8 {value} under the mask")
 
 
 def _under(case: Case, hidden: np.ndarray, value: float) -> Case:
@@ -147,11 +147,11 @@ def _under(case: Case, hidden: np.ndarray, value: float) -> Case:
 def check_padding(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P9: masked tokens at the end of every response, and longer prompts, change nothing."""
     batch, logits = _widen(case, {i: int(rng.integers(0, 4)) for i in range(len(case.batch))}, rng, prompts=2)
-    got = subject.play(replace(case, batch=batch, logits=logits))
+    got = subject.run(replace(case, batch=batch, logits=logits))
     starts = torch.from_numpy(batch.response_starts[:-1])[case.batch.seg()]
     rows = starts + torch.arange(case.batch.response_tokens)
     rows -= torch.from_numpy(case.batch.response_starts[:-1])[case.batch.seg()]
-    assert_same(replace(got, grad=got.grad[rows]), subject.play(case), EXACT, "P9 padded")
+    assert_same(replace(got, grad=got.grad[rows]), subject.run(case), EXACT, "P9 padded")
     padding = torch.ones(len(got.grad), dtype=torch.bool)
     padding[rows] = False
     assert not got.grad[padding].any(), "P9: gradient on padding"
@@ -233,7 +233,7 @@ def check_copies(subject: Subject, case: Case, rng: np.random.Generator) -> None
     assert off <= EXACT, f"P10 two copies: token weights are off by {off}"
     if not torch.equal(pair.advantage, torch.cat([single.advantage, single.advantage])):
         return
-    got, want = subject.play(both), subject.play(case)
+    got, want = subject.run(both), subject.run(case)
     half = got.grad[: len(want.grad)] + got.grad[len(want.grad) :]
     assert_same(replace(got, grad=half), want, ROUNDED, "P10 two copies")
 
@@ -256,11 +256,11 @@ def check_purity(subject: Subject, case: Case, rng: np.random.Generator) -> None
     """No stage writes to its inputs, and the same inputs give the same loss."""
     before = {name: x.copy() for name, x in _token_columns(case.batch).items() if x is not None}
     before["reward"] = case.batch.reward.copy()
-    first = subject.play(case)
+    first = subject.run(case)
     for name, x in before.items():
         now = _token_columns(case.batch).get(name, case.batch.reward)
         assert np.array_equal(now, x, equal_nan=x.dtype.kind == "f"), f"a stage wrote to {name}"
-    assert_same(subject.play(case), first, 0.0, "run twice")
+    assert_same(subject.run(case), first, 0.0, "run twice")
     prepared = subject.prepare(case.batch)
     samples = range(len(case.batch))
     share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples, needs=subject.required)
@@ -274,7 +274,7 @@ def check_purity(subject: Subject, case: Case, rng: np.random.Generator) -> None
 
 def check_gradient(subject: Subject, case: Case, rng: np.random.Generator, points: int = 12) -> None:
     """Autograd against central differences at some logits. Not for algorithms that detach a factor on purpose."""
-    grad, step = subject.play(case).grad, 1e-6
+    grad, step = subject.run(case).grad, 1e-6
     live = np.flatnonzero(case.batch.mask)
     for row in rng.choice(live, min(points, len(live)), replace=False):
         column = int(rng.integers(case.logits.shape[1]))

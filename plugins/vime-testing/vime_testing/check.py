@@ -1,4 +1,4 @@
-"""``vime plugins check``: the suites that fit what a plugin registers, run without pytest, a line a finding."""
+"""``vime plugins check``: the suites that fit what a plugin registers, run without pytest, a line a result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vime_core.plugin.discovery import installed
 from vime_core.plugin.plugins import Plugins
 from vime_core.plugin.registry import CORE
 from vime_testing.plugin_suite import PluginSuite
-from vime_testing.runner import Finding, run_suite
+from vime_testing.runner import CheckResult, run_suite
 
 if TYPE_CHECKING:
     from vime_core.plugin.registry import Provider
@@ -36,7 +36,7 @@ def check(specs: Sequence[str], say: Say = print) -> int:
 
     Args:
         specs: as ``--plugin`` takes them, or ``core``.
-        say: gets one line a finding.
+        say: gets one line a result.
 
     Returns:
         Exit status: 1 if anything failed, else 0.
@@ -47,39 +47,39 @@ def check(specs: Sequence[str], say: Say = print) -> int:
     failed = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of libraries that a device or an algorithm imports
-        for finding in (finding for name in names for finding in findings(name)):
-            say(finding.line())
-            failed += finding.outcome == "FAIL"
+        for result in (result for name in names for result in results(name)):
+            say(result.line())
+            failed += result.outcome == "FAIL"
     if failed:
         say(f"{failed} of the checks failed; docs/plugins/ shows how each kind is written")
     return 1 if failed else 0
 
 
-def findings(spec: str) -> Iterator[Finding]:
+def results(spec: str) -> Iterator[CheckResult]:
     """Of one plugin: what holds for every plugin, then what holds for each thing that it registers."""
     try:
         providers = list(_providers(spec))
     except PluginError as error:
-        yield Finding(f"plugin {spec}", "it loads", "FAIL", str(error))
+        yield CheckResult(f"plugin {spec}", "it loads", "FAIL", str(error))
         return
     yield from run_suite(_subclass(PluginSuite, spec, None), f"plugin {spec}")
     for suite, provider in providers:
         subject = f"{provider.kind} {provider.qualified_name}"
         problem = _absent(provider)
         if problem:
-            yield Finding(subject, "it loads here", "skip", problem)
+            yield CheckResult(subject, "it loads here", "skip", problem)
         else:
             yield from _condensed(run_suite(_subclass(suite, spec, provider.qualified_name), subject))
 
 
-def _condensed(found: Iterable[Finding]) -> Iterator[Finding]:
+def _condensed(found: Iterable[CheckResult]) -> Iterator[CheckResult]:
     """Checks that are skipped for one reason in one line, at the end."""
-    skipped: dict[str, list[Finding]] = {}
-    for finding in found:
-        if finding.outcome == "skip":
-            skipped.setdefault(finding.detail, []).append(finding)
+    skipped: dict[str, list[CheckResult]] = {}
+    for result in found:
+        if result.outcome == "skip":
+            skipped.setdefault(result.detail, []).append(result)
         else:
-            yield finding
+            yield result
     for alike in skipped.values():
         yield replace(alike[0], check=f"{len(alike)} checks") if len(alike) > 1 else alike[0]
 

@@ -36,24 +36,24 @@ class EnvironmentSuite(Suite):
 
     # the tests -----------------------------------------------------------------------------------------------
     def test_reset_says_something(self) -> None:
-        (first,) = self._play([])
+        (first,) = self._run_episode([])
         must(first.text.strip(), "reset returned an observation without text; the model needs to be told what to do")
         must(not first.done, "reset returned an observation that is done; an episode has at least one action")
 
     def test_the_actions_end_the_episode_at_their_last(self) -> None:
         if not self.actions:
             skip("no actions: give actions = (...), of which the last one ends the episode")
-        done = [observation.done for observation in self._play(self.actions)[1:]]
+        done = [observation.done for observation in self._run_episode(self.actions)[1:]]
         must(
             done == [False] * (len(done) - 1) + [True],
             f"done after each of the actions is {done}; only the last action may end the episode, and must",
         )
 
     def test_every_action_is_answered(self) -> None:
-        self._play([])  # skips where there is nothing to start from
+        self._run_episode([])  # skips where there is nothing to start from
         for action in _ODD:
             try:
-                self._play([action])
+                self._run_episode([action])
             except Exception as error:
                 raise AssertionError(
                     f"the action {action[:20]!r} raised {type(error).__name__}: {error}; answer it with an "
@@ -63,7 +63,7 @@ class EnvironmentSuite(Suite):
     def test_the_same_actions_get_the_same_answers(self) -> None:
         if not self.deterministic:
             skip("deterministic = False")
-        first, second = (self._play(self.actions or _ODD[:1]) for _ in range(2))
+        first, second = (self._run_episode(self.actions or _ODD[:1]) for _ in range(2))
         must(
             first == second,
             f"two episodes from the same metadata differ: {_difference(first, second)}; draw randomness from the "
@@ -74,7 +74,7 @@ class EnvironmentSuite(Suite):
         if not self.deterministic:
             skip("deterministic = False")
         actions = self.actions or _ODD[:1]
-        alone = self._play(actions)
+        alone = self._run_episode(actions)
         both = self._run(self._side_by_side(actions))
         for played in both:
             must(
@@ -91,7 +91,7 @@ class EnvironmentSuite(Suite):
         must(first == second, f"after a second reset: {_difference(first, second)}; reset must forget the last episode")
 
     def test_observations_are_plain_data(self) -> None:
-        for observation in self._play(self.actions or _ODD[:1]):
+        for observation in self._run_episode(self.actions or _ODD[:1]):
             must(
                 isinstance(observation, Observation), f"{observation!r} is not an Observation; return Observation(text)"
             )
@@ -115,7 +115,7 @@ class EnvironmentSuite(Suite):
             ) from error
 
     # how it is played ----------------------------------------------------------------------------------------
-    def _play(self, actions: Sequence[str]) -> list[Observation]:
+    def _run_episode(self, actions: Sequence[str]) -> list[Observation]:
         return self._run(self._episode(self.make(), actions))
 
     async def _episode(self, environment: Environment, actions: Sequence[str]) -> list[Observation]:

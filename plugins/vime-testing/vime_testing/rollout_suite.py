@@ -26,7 +26,7 @@ class RolloutSuite(Suite):
     Attributes:
         prompt, label, metadata: of the samples it gets.
         script: what the engine says (a text, or a function of request, number of the call and index).
-        tries: samples a group.
+        rollouts: samples a group.
         max_tokens: how long a response may be, in tokens.
     """
 
@@ -35,7 +35,7 @@ class RolloutSuite(Suite):
     label: ClassVar[Any] = "46"
     metadata: ClassVar[Mapping[str, Any]] = {}
     script: ClassVar[Script | str] = "46"
-    tries: ClassVar[int] = 3
+    rollouts: ClassVar[int] = 3
     max_tokens: ClassVar[int] = 64
     deadline: ClassVar[float] = 60.0
 
@@ -115,7 +115,7 @@ class RolloutSuite(Suite):
             skip("supervised: nothing is asked")
         client, generator = self._client(), self.make()
         for number in range(3):
-            self._play(generator, self._group(number), client)
+            self._run_group(generator, self._group(number), client)
         ids = [id for request in client.requests for id in request.ids]
         must(ids, "the generator asked the engine nothing")
         must(len(set(ids)) == len(ids), f"request ids repeat: {sorted(ids)[:4]}; make them unique in the run")
@@ -137,8 +137,8 @@ class RolloutSuite(Suite):
 
     def test_a_second_try_starts_afresh(self) -> None:
         group, generator = self._group(), self.make()
-        first = [list(s.response_tokens) for s in self._play(generator, group, self._client())]
-        second = [list(s.response_tokens) for s in self._play(generator, group, self._client())]
+        first = [list(s.response_tokens) for s in self._run_group(generator, group, self._client())]
+        second = [list(s.response_tokens) for s in self._run_group(generator, group, self._client())]
         must(
             first == second,
             f"generated again the responses have {[len(t) for t in second]} tokens, at first "
@@ -187,7 +187,7 @@ class RolloutSuite(Suite):
 
         samples = [
             make_sample(self.prompt, label=self.label, metadata=self.metadata, index=index, group=number)
-            for index in range(self.tries)
+            for index in range(self.rollouts)
         ]
         for sample in samples:
             sample.prompt_tokens = list(self._tokenizer()(str(self.prompt), add_special_tokens=False)["input_ids"])
@@ -197,9 +197,9 @@ class RolloutSuite(Suite):
         return SamplingParams(**{"max_tokens": self.max_tokens, **changes})
 
     def _generate(self, group: Group, client: ScriptedClient | None = None, **params: Any) -> list[Sample]:
-        return self._play(self.make(), group, client or self._client(), **params)
+        return self._run_group(self.make(), group, client or self._client(), **params)
 
-    def _play(self, generator: RolloutGenerator, group: Group, client: Any, **params: Any) -> list[Sample]:
+    def _run_group(self, generator: RolloutGenerator, group: Group, client: Any, **params: Any) -> list[Sample]:
         work = generator.generate(group.samples, client, self._params(**params))
         return asyncio.run(asyncio.wait_for(work, self.deadline))
 

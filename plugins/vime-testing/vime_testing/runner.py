@@ -1,4 +1,4 @@
-"""Runs a suite without pytest: one finding a test, in words."""
+"""Runs a suite without pytest: one result a test, in words."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from vime_testing.suite import Suite, checks_of
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What one check found. ``outcome`` is "ok", "FAIL" or "skip"; ``detail`` is empty where all is well."""
+class CheckResult:
+    """What came of one check. ``outcome`` is "ok", "FAIL" or "skip"; ``detail`` is empty where all is well."""
 
     subject: str
     check: str
@@ -25,11 +25,11 @@ class Finding:
         return f"{text}: {self.detail}" if self.detail else text
 
 
-def run_suite(suite: type[Suite], subject: str) -> Iterator[Finding]:
+def run_suite(suite: type[Suite], subject: str) -> Iterator[CheckResult]:
     """Run the tests of a suite one after another, as pytest would.
 
     Args:
-        subject: what is under test, for the findings.
+        subject: what is under test, for the results.
     """
     names = [name for name in checks_of(suite) if name != "test_no_check_was_changed"]
     begin, end = getattr(suite, "setup_class", None), getattr(suite, "teardown_class", None)
@@ -37,9 +37,9 @@ def run_suite(suite: type[Suite], subject: str) -> Iterator[Finding]:
         outcome, detail = _attempt(begin)
         for name in names:
             if outcome == "ok":
-                yield Finding(subject, _words(name), *_attempt(getattr(suite(), name)))
+                yield CheckResult(subject, _words(name), *_attempt(getattr(suite(), name)))
         if outcome != "ok":
-            yield Finding(subject, "can be set up for the checks", outcome, detail)
+            yield CheckResult(subject, "can be set up for the checks", outcome, detail)
     finally:
         if end is not None:
             end()

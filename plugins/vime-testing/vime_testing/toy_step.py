@@ -153,7 +153,7 @@ def _families(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ToyStepResult:
     """Loss, gradient [R, V] in the logits, metrics divided once."""
 
     loss: float
@@ -162,7 +162,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Begun:
+class PreparedToyStep:
     """Stages that ran once, and the policy's forward pass. weight, logp, entropy: [R]."""
 
     prepared: Prepared
@@ -224,14 +224,14 @@ class Subject:
             parts += exchange.run(calls)
         return torch.stack([loss for loss, _ in parts]).sum(), add_pairs(pairs for _, pairs in parts)
 
-    def begin(self, case: Case, logits: torch.Tensor) -> Begun:
+    def begin(self, case: Case, logits: torch.Tensor) -> PreparedToyStep:
         """What the micro-batches of a step share."""
         prepared = self.prepare(case.batch)
         weight = prepared.weight(range(len(case.batch)))
-        return Begun(prepared, weight, case.log_probs(logits), case.entropy(logits))
+        return PreparedToyStep(prepared, weight, case.log_probs(logits), case.entropy(logits))
 
     def loss_of_rank(
-        self, begun: Begun, samples: Sequence[int], index: torch.Tensor, reduce: Reduce | None
+        self, begun: PreparedToyStep, samples: Sequence[int], index: torch.Tensor, reduce: Reduce | None
     ) -> tuple[torch.Tensor, dict[str, Pair]]:
         """One micro-batch on one context-parallel rank, which holds the response positions ``index``."""
         needs = self.required
@@ -240,13 +240,13 @@ class Subject:
         rest = (share.advantage, share.weight, share.correction, entropy, self.loss_config)
         return self.loss(self.algorithm, self.merged, view, *rest)
 
-    def play(self, case: Case, partition: Partition | None = None, context: int = 1) -> Outcome:
+    def run(self, case: Case, partition: Partition | None = None, context: int = 1) -> ToyStepResult:
         """The same with backward."""
         leaf = case.logits.clone().requires_grad_()
         loss, pairs = self.loss_of(case, leaf, partition, context)
         loss.backward()
         assert leaf.grad is not None, "the loss is not connected to the graph"
-        return Outcome(float(loss.detach()), leaf.grad, finish(pairs))
+        return ToyStepResult(float(loss.detach()), leaf.grad, finish(pairs))
 
 
 # virtual context-parallel ranks ----------------------------------------------------------------------------------

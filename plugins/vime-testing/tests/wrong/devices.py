@@ -7,7 +7,7 @@ import itertools
 import torch
 from vime_testing import DeviceSuite
 
-from vime_core.api.device import Finding, MemoryFigures
+from vime_core.api.device import DoctorFinding, MemoryFigures
 from vime_core.devices.cpu import CpuBackend
 
 _shims = itertools.count()
@@ -44,7 +44,7 @@ class SpellsWithDashes(Right):
 
 class Complains(Right):
     def doctor(self):
-        return [Finding("driver", ok=False, detail="too old")]
+        return [DoctorFinding("driver", ok=False, detail="too old")]
 
 
 class HasNone(Right):

@@ -15,23 +15,23 @@ LARGEST_OF_HEAP = 32 << 20
 
 
 @dataclass(frozen=True)
-class Room:
+class TensorBytes:
     """Bytes at one moment."""
 
     heap: int = 0
     mapped: int = 0
 
     @classmethod
-    def of(cls, *sizes: int) -> Room:
+    def of(cls, *sizes: int) -> TensorBytes:
         """Of tensors, bytes each."""
         mapped = sum(size for size in sizes if size > LARGEST_OF_HEAP)
         return cls(sum(sizes) - mapped, mapped)
 
-    def __add__(self, other: Room) -> Room:
-        return Room(self.heap + other.heap, self.mapped + other.mapped)
+    def __add__(self, other: TensorBytes) -> TensorBytes:
+        return TensorBytes(self.heap + other.heap, self.mapped + other.mapped)
 
-    def __mul__(self, count: int) -> Room:
-        return Room(self.heap * count, self.mapped * count)
+    def __mul__(self, count: int) -> TensorBytes:
+        return TensorBytes(self.heap * count, self.mapped * count)
 
     @property
     def total(self) -> int:
@@ -39,7 +39,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Peak:
+class PeakBytes:
     """Of a phase: the most bytes of heap, of mapped tensors, and of both together at any moment."""
 
     heap: int = 0
@@ -47,6 +47,6 @@ class Peak:
     total: int = 0
 
     @classmethod
-    def of(cls, moments: Iterable[Room]) -> Peak:
-        rooms = list(moments) or [Room()]
+    def of(cls, moments: Iterable[TensorBytes]) -> PeakBytes:
+        rooms = list(moments) or [TensorBytes()]
         return cls(max(r.heap for r in rooms), max(r.mapped for r in rooms), max(r.total for r in rooms))

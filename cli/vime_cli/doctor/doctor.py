@@ -20,12 +20,12 @@ from vime_cli.doctor import (
     shims,
     versions,
 )
-from vime_cli.doctor.scene import Scene
-from vime_core.api.device import Finding
+from vime_cli.doctor.context import DoctorContext
+from vime_core.api.device import DoctorFinding
 from vime_core.api.errors import UsageError
 from vime_core.plugin.messages import BLAMABLE, nearest, one_line
 
-Look = Callable[[Scene], Iterable[Finding]]
+Look = Callable[[DoctorContext], Iterable[DoctorFinding]]
 
 
 @dataclass(frozen=True)
@@ -55,25 +55,25 @@ NAMES = tuple(check.name for check in CHECKS)
 
 
 @dataclass(frozen=True)
-class Result:
+class DoctorResult:
     """A finding of a check."""
 
     check: str
-    finding: Finding
+    finding: DoctorFinding
 
 
-class Checkup:
-    """Runs checks on a scene, once. ``results`` is what was found so far."""
+class Doctor:
+    """Runs checks on a context, once. ``results`` is what was found so far."""
 
-    def __init__(self, scene: Scene, checks: Sequence[Check] = CHECKS) -> None:
-        self.scene, self.checks = scene, checks
-        self.results: list[Result] = []
+    def __init__(self, context: DoctorContext, checks: Sequence[Check] = CHECKS) -> None:
+        self.context, self.checks = context, checks
+        self.results: list[DoctorResult] = []
 
-    def run(self) -> Iterator[Result]:
+    def run(self) -> Iterator[DoctorResult]:
         """Each finding as soon as its check is through."""
         for check in self.checks:
-            for finding in guarded(check, self.scene):
-                result = Result(check.name, finding)
+            for finding in guarded(check, self.context):
+                result = DoctorResult(check.name, finding)
                 self.results.append(result)
                 yield result
 
@@ -86,15 +86,15 @@ class Checkup:
         return 1 if self.count("broken") else 0
 
 
-def checkup(
+def doctor_for(
     plugins: tuple[str, ...] = (),
     device: str | None = None,
     model: Path | None = None,
     run_dir: Path = Path("runs"),
     ports: tuple[int, ...] = (),
     only: Sequence[str] = (),
-) -> Checkup:
-    """The checkup that ``vime doctor`` was asked for.
+) -> Doctor:
+    """The checks that ``vime doctor`` was asked for.
 
     Raises:
         UsageError: no such check, or no such model folder.
@@ -103,8 +103,8 @@ def checkup(
     if unknown:
         raise UsageError(f"no check '{unknown[0]}'{nearest(unknown[0], NAMES)}; there are: {', '.join(NAMES)}")
     weights = weight_bytes(model) if model is not None else 0
-    scene = Scene(plugins, device, run_dir, ports=ports, weights=weights)
-    return Checkup(scene, [check for check in CHECKS if not only or check.name in only])
+    context = DoctorContext(plugins, device, run_dir, ports=ports, weights=weights)
+    return Doctor(context, [check for check in CHECKS if not only or check.name in only])
 
 
 def weight_bytes(folder: Path) -> int:
@@ -119,14 +119,14 @@ def weight_bytes(folder: Path) -> int:
     return total
 
 
-def guarded(check: Check, scene: Scene) -> list[Finding]:
+def guarded(check: Check, context: DoctorContext) -> list[DoctorFinding]:
     """What a check found; that it failed, or was too slow, is a finding too."""
-    found: list[Finding] = []
+    found: list[DoctorFinding] = []
     failed: list[BaseException] = []
 
     def work() -> None:
         try:
-            for finding in check.look(scene):
+            for finding in check.look(context):
                 found.append(finding)  # one by one: what was found before a failure is kept
         except BLAMABLE as error:
             failed.append(error)
@@ -140,6 +140,6 @@ def guarded(check: Check, scene: Scene) -> list[Finding]:
     return [*ended, *(_unseen(one_line(error)) for error in failed)]
 
 
-def _unseen(why: str) -> Finding:
+def _unseen(why: str) -> DoctorFinding:
     fix = "mend what it names; if that is vime itself, report it with VIME_DEBUG=1"
-    return Finding("check", False, f"could not be looked at: {why}", fix)
+    return DoctorFinding("check", False, f"could not be looked at: {why}", fix)

@@ -1,4 +1,4 @@
-"""What a checkup is about: the plugins and device that were asked for, and the places that a run would use."""
+"""What doctor's checks are about: the plugins and device that were asked for, and the places that a run would use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Choice:
+class DeviceChoice:
     """A device, the answer of its probe, and the error of a run that would choose."""
 
     provider: Device | None
@@ -40,7 +40,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Scene:
+class DoctorContext:
     """Everything that a check may ask for.
 
     Attributes:
@@ -80,7 +80,7 @@ class Scene:
         return self.loaded.plugins
 
     @cached_property
-    def choice(self) -> Choice:
+    def choice(self) -> DeviceChoice:
         """The device that a run would take; where it would take none, the one that it was asked to take."""
         error = ""
         try:
@@ -91,7 +91,7 @@ class Scene:
             mine = [one for one in self.plugins.devices if one.plugin in asked]
             provider = max(mine, key=lambda one: one.priority, default=None)
         able, reason = provider.available() if provider else (False, "")
-        return Choice(provider, able, reason, error)
+        return DeviceChoice(provider, able, reason, error)
 
     def backend(self) -> type[DeviceBackend] | None:
         """Class of the chosen device; None where it cannot be loaded, which the check of devices explains."""

@@ -1,4 +1,4 @@
-"""A checkup goes on whatever a check does, and its exit status says whether anything is broken."""
+"""Doctor goes on whatever a check does, and its exit status says whether anything is broken."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from vime_cli.doctor.checkup import CHECKS, Check, Checkup, checkup
+from vime_cli.doctor.context import DoctorContext
+from vime_cli.doctor.doctor import CHECKS, Check, Doctor, doctor_for
 from vime_cli.doctor.report import as_json, line, summary
-from vime_cli.doctor.scene import Scene
 
-from vime_core.api.device import Finding
+from vime_core.api.device import DoctorFinding
 from vime_core.api.errors import UsageError
 
-WELL, POOR = Finding("a", True, "well"), Finding("b", True, "poor", "mend it", warns=True)
-BROKEN = Finding("c", False, "two\nlines", "replace it", items=("x", "y"))
+WELL, POOR = DoctorFinding("a", True, "well"), DoctorFinding("b", True, "poor", "mend it", warns=True)
+BROKEN = DoctorFinding("c", False, "two\nlines", "replace it", items=("x", "y"))
 
 
-def well(scene: Scene) -> Iterator[Finding]:
+def well(context: DoctorContext) -> Iterator[DoctorFinding]:
     yield WELL
 
 
-def raising(scene: Scene) -> Iterator[Finding]:
+def raising(context: DoctorContext) -> Iterator[DoctorFinding]:
     yield WELL
     raise ZeroDivisionError("by zero")
 
 
-def leaving(scene: Scene) -> Iterator[Finding]:
+def leaving(context: DoctorContext) -> Iterator[DoctorFinding]:
     yield WELL
     raise SystemExit(3)
 
 
-def endless(scene: Scene) -> Iterator[Finding]:
+def endless(context: DoctorContext) -> Iterator[DoctorFinding]:
     yield WELL
     time.sleep(30)
 
 
-def done(*checks: Check) -> Checkup:
-    made = Checkup(Scene(), checks)
+def done(*checks: Check) -> Doctor:
+    made = Doctor(DoctorContext(), checks)
     list(made.run())
     return made
 
@@ -63,12 +63,12 @@ def test_a_check_that_fails_is_a_finding_and_the_others_follow(look, why: str) -
 
 
 def test_a_warning_does_not_change_the_exit_status() -> None:
-    made = done(Check("one", lambda scene: [WELL, POOR]))
+    made = done(Check("one", lambda context: [WELL, POOR]))
     assert (made.exit_code, summary(made)) == (0, "nothing is broken, 1 warnings")
 
 
 def test_lines() -> None:
-    made = done(Check("ports", lambda scene: [WELL, POOR, BROKEN]))
+    made = done(Check("ports", lambda context: [WELL, POOR, BROKEN]))
     assert [line(one) for one in made.results] == [
         "ok       ports          a: well",
         "warning  ports          b: poor; fix: mend it",
@@ -78,7 +78,7 @@ def test_lines() -> None:
 
 
 def test_json() -> None:
-    made = done(Check("ports", lambda scene: [WELL, BROKEN]))
+    made = done(Check("ports", lambda context: [WELL, BROKEN]))
     assert json.loads(as_json(made)) == {
         "findings": [
             {"check": "ports", "status": "ok", "name": "a", "detail": "well", "fix": "", "items": []},
@@ -97,19 +97,19 @@ def test_json() -> None:
 
 
 def test_only_some_checks_in_their_own_order() -> None:
-    made = checkup(only=["disk", "limits"])
+    made = doctor_for(only=["disk", "limits"])
     assert [check.name for check in made.checks] == ["limits", "disk"]
-    assert [check.name for check in checkup().checks] == [check.name for check in CHECKS]
+    assert [check.name for check in doctor_for().checks] == [check.name for check in CHECKS]
 
 
 def test_an_unknown_check_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="no check 'port'; did you mean 'ports'; there are: plugins, versions"):
-        checkup(only=["port"])
+        doctor_for(only=["port"])
 
 
 def test_the_model_says_how_much_memory_and_disk(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"no \*.safetensors there"):
-        checkup(model=tmp_path)
+        doctor_for(model=tmp_path)
     (tmp_path / "a.safetensors").write_bytes(bytes(1000))
     (tmp_path / "b.safetensors").write_bytes(bytes(24))
-    assert checkup(model=tmp_path).scene.weights == 1024
+    assert doctor_for(model=tmp_path).context.weights == 1024
