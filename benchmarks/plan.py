@@ -24,12 +24,13 @@ from typing import Any
 
 from common import Child, heading, scratch, table
 from trainer_sides import free_port
-from vime_cli.plan.machine import HOST_COSTS, MIB, Machine
+from vime_cli.plan.machine import HOST_COSTS, Machine
 from vime_cli.plan.needs import needs_of
 from vime_cli.plan.phases import engine_parts, trainer_parts
 from vime_cli.plan.prompts import Prompts
 from vime_cli.plan.shape import ModelShape
 from vime_cli.plan.stage_plan import PlanInputs, StagePlan, plan_stage
+from vime_cli.units import MIB
 
 from vime_core.config.dump import to_plain
 from vime_core.config.sections import Config

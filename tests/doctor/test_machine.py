@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from vime_cli.doctor import disk, limits, ports, shared_memory
-from vime_cli.doctor.units import GIB, MIB
+from vime_cli.units import GIB, MIB
 
 
 def in_process(code: str, *limit: str) -> str:

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from vime_cli.plan.calibration import Calibration
 from vime_cli.plan.findings import findings
-from vime_cli.plan.machine import GIB, HOST_COSTS, Machine
+from vime_cli.plan.machine import HOST_COSTS, Machine
 from vime_cli.plan.needs import Needs
 from vime_cli.plan.phases import PHASES, holdings, trainer_parts
 from vime_cli.plan.report import Report
 from vime_cli.plan.shape import ModelShape
 from vime_cli.plan.stage_plan import PlanInputs, StagePlan, plan_stage
+from vime_cli.units import GIB
 
 from tests.plan.shapes import SHAPES
 from vime_core.config.sections import Config

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+
+import pytest
 
 REWARD = """
 import dataclasses
@@ -133,3 +137,16 @@ def test_a_skipped_plugin_is_a_warning_line_and_nothing_more(world) -> None:
     assert done.returncode == 7
     (line,) = done.stderr.splitlines()
     assert line.startswith("warning: plugin 'broken' (vime-broken 1.0) was skipped: ")
+
+
+@pytest.mark.parametrize("arguments", [["check", "core"], ["new", "mine", "--kind", "reward"]], ids=lambda a: a[0])
+def test_without_the_conformance_kit_its_name_is_said(arguments: list[str], tmp_path) -> None:
+    code = (
+        "import sys; sys.modules['vime_testing'] = None; from vime_cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plugins", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "vime: the conformance kit is not installed; next: pip install vime-testing\n"
+    assert list(tmp_path.iterdir()) == []

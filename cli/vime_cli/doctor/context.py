@@ -104,7 +104,7 @@ class DoctorContext:
         """The same, where that device is here and can do what a run asks of it."""
         return self.backend() if self.choice.able else None
 
-    def order(self, **more: Any) -> str:
+    def worker_spec(self, **more: Any) -> str:
         """What a child process has to know to be like a worker of the run."""
         name = self.choice.provider.qualified_name if self.choice.provider else ""
         return json.dumps({"lock": self.plugins.lock(), "device": name, **more})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vime_cli.doctor.child import run
 from vime_cli.doctor.context import DeviceChoice, DoctorContext
 from vime_core.api.device import DoctorFinding
 from vime_core.api.errors import PluginError
 from vime_core.plugin.selection import Device
+from vime_core.runtime.python_process import run_python
 
 #: seconds for a backend to look at its machine
 DEADLINE = 60.0
@@ -49,7 +49,7 @@ def _own(context: DoctorContext, provider: Device) -> Iterator[DoctorFinding]:
     """The backend's findings, from a process of its own: a backend may import torch, and torch may not come up."""
     if context.backend() is None:
         return
-    ended = run(["-m", "vime_cli.doctor.device_child", "findings", context.order()], context.environ, DEADLINE)
+    ended = run_python(["-m", "vime_cli.doctor.worker", "findings", context.worker_spec()], context.environ, DEADLINE)
     if ended.problem:
         fix = "mend what it names, or report it to the authors of the device's plugin"
         yield DoctorFinding("findings", False, f"{provider.qualified_name} could not look: {ended.problem}", fix)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vime_cli.doctor.context import DoctorContext
-from vime_cli.doctor.units import GIB, MIB, size
+from vime_cli.units import GIB, MIB, size
 from vime_core.api.device import DoctorFinding
 
 #: a run's logs, samples and metrics, and the checkpoints of a tiny model

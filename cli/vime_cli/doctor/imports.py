@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from vime_cli.doctor.child import Ended, run
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
 from vime_core.api.device import DoctorFinding
+from vime_core.runtime.python_process import ProcessResult, run_python
 
 #: module -> distributions that bring it
 MODULES = {
@@ -31,8 +31,10 @@ def look(
     """Two at a time; a package that is not installed was already named by the check of versions."""
     here = {module: dist for module, dists in modules.items() for dist in dists if installed_version(dist)}
 
-    def attempt(module: str, **variables: str) -> Ended:
-        return run(["-m", "vime_cli.doctor.import_child", module], {**context.environ, **variables}, deadline)
+    def attempt(module: str, **variables: str) -> ProcessResult:
+        return run_python(
+            ["-m", "vime_cli.doctor.worker", "import", module], {**context.environ, **variables}, deadline
+        )
 
     with ThreadPoolExecutor(2) as pool:
         for (module, dist), ended in zip(here.items(), pool.map(attempt, here), strict=True):

@@ -6,11 +6,11 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 
-from vime_cli.doctor.child import Child, Ended, run
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
 from vime_core.api.device import DoctorFinding
 from vime_core.runtime.addresses import free_address
+from vime_core.runtime.python_process import ProcessResult, PythonProcess, run_python
 
 #: seconds for both to import torch, meet and sum; within them, seconds for the meeting itself
 DEADLINE, MEETING = 120.0, 30.0
@@ -24,7 +24,7 @@ def look(context: DoctorContext, deadline: float = DEADLINE) -> Iterator[DoctorF
         yield DoctorFinding("collective", True, f"not tried: {lacking}", warns=True)
         return
     environ = {**context.environ, **backend().environment("trainer")}
-    counted = run(["-m", "vime_cli.doctor.device_child", "count", context.order()], environ, deadline)
+    counted = run_python(["-m", "vime_cli.doctor.worker", "count", context.worker_spec()], environ, deadline)
     if counted.problem:
         yield DoctorFinding(
             "collective", False, f"devices cannot be counted: {counted.problem}", "mend the device first"
@@ -45,7 +45,7 @@ def _try(context: DoctorContext, environ: Mapping[str, str], world: int, deadlin
     end = time.monotonic() + deadline
     meeting = {"world": world, "address": f"tcp://{host}:{port}", "timeout": min(MEETING, deadline)}
     ranks = [
-        Child(["-m", "vime_cli.doctor.link_child", context.order(rank=rank, **meeting)], environ)
+        PythonProcess(["-m", "vime_cli.doctor.worker", "link", context.worker_spec(rank=rank, **meeting)], environ)
         for rank in range(world)
     ]
     try:
@@ -56,7 +56,7 @@ def _try(context: DoctorContext, environ: Mapping[str, str], world: int, deadlin
     return [f"rank {rank} {_phase(one)}: {one.problem}" for rank, one in enumerate(ends) if one.problem]
 
 
-def _phase(ended: Ended) -> str:
+def _phase(ended: ProcessResult) -> str:
     """What a rank was at: it says so before it begins."""
     lines = ended.out.splitlines()
     return f"while it {lines[-1]}" if lines else "before it began"

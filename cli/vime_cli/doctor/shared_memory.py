@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vime_cli.doctor.context import DoctorContext
-from vime_cli.doctor.units import MIB, size
+from vime_cli.units import MIB, size
 from vime_core.api.device import DoctorFinding
 
 #: what vLLM's queue between an engine and its workers takes: 10 slots of 16 MiB (VLLM_MQ_MAX_CHUNK_BYTES_MB)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vime_cli.doctor.child import run
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
 from vime_cli.doctor.versions import ENGINES
 from vime_core.api.device import DoctorFinding
+from vime_core.runtime.python_process import run_python
 
 #: seconds for megatron to be imported and adapted
 DEADLINE = 240.0
@@ -38,7 +38,7 @@ def _megatron(context: DoctorContext) -> DoctorFinding:
         lacking = "megatron-core is not installed" if backend else "there is no device"
         return DoctorFinding("megatron", True, f"not looked at: {lacking}", warns=True)
     environ = {**context.environ, **backend().environment("trainer")}
-    ended = run(["-m", "vime_cli.doctor.device_child", "shims", context.order()], environ, DEADLINE)
+    ended = run_python(["-m", "vime_cli.doctor.worker", "shims", context.worker_spec()], environ, DEADLINE)
     if ended.problem:
         what = f"megatron-core {version} cannot be adapted to the device: {ended.problem}"
         return DoctorFinding("megatron", False, what, "install the release of megatron-core that the tested set names")

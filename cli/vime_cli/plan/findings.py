@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vime_cli.plan.machine import GIB, MIB
 from vime_cli.plan.phases import Holding, holdings
 from vime_cli.plan.stage_plan import PlanInputs, StagePlan, plan_stage
+from vime_cli.units import GIB, MIB
 from vime_core.api.errors import ConfigError
 from vime_core.config.frozen import FrozenDict
 from vime_core.config.rules import Facts, violations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MIB = 1 << 20
-GIB = 1 << 30
+from vime_cli.units import MIB
 
 
 @dataclass(frozen=True)

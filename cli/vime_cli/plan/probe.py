@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_cli.plan.machine import GIB, Machine
+from vime_cli.plan.machine import Machine
+from vime_cli.units import GIB
 from vime_core.api.errors import PluginError
 
 if TYPE_CHECKING:

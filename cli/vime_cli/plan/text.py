@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
+from vime_cli import units
 from vime_cli.plan.findings import PlanFinding
-from vime_cli.plan.machine import GIB, MIB
 from vime_cli.plan.parameters import whole
 from vime_cli.plan.phases import Holding
 from vime_cli.plan.placement import Rank
 from vime_cli.plan.report import Report, given_values
 
+size = partial(units.size, digits=2)
 #: ranks that are listed one by one; more are listed as far as this and counted
 _RANKS = 64
 
@@ -41,13 +43,6 @@ def table(rows: Sequence[Sequence[object]]) -> Iterator[str]:
     for row, cells in zip(rows, text, strict=True):
         parts = [c.rjust(w) if isinstance(v, int | float | Cell) else c.ljust(w) for v, c, w in zip(row, cells, widths)]
         yield "  ".join(parts).rstrip()
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    if abs(count) >= GIB:
-        return f"{count / GIB:.2f} GiB"
-    return f"{count / MIB:.1f} MiB" if abs(count) >= MIB else f"{count / 1024:.1f} KiB"
 
 
 def _configuration(report: Report) -> Iterator[str]:

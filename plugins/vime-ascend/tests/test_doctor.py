@@ -9,7 +9,8 @@ import pytest
 from vime_ascend.doctor import UNVERIFIED, findings
 from vime_ascend.probe import Sight
 from vime_ascend.versions import RELEASES
-from vime_cli.doctor.child import Ended
+
+from vime_core.runtime.python_process import ProcessResult
 
 WHOLE = Sight(
     nodes=("/dev/davinci0", "/dev/davinci1"),
@@ -26,8 +27,8 @@ def broken(sight: Sight, **environ: str) -> list[tuple[str, str, str]]:
     return [(one.name, one.detail, one.fix) for one in findings(sight, environ, agreed) if not one.ok]
 
 
-def agreed() -> Ended:
-    return Ended("G1\n")
+def agreed() -> ProcessResult:
+    return ProcessResult("G1\n")
 
 
 def test_a_whole_machine_has_nothing_to_mend_and_says_what_nobody_tried() -> None:
@@ -69,7 +70,7 @@ def test_one_fault_is_one_finding_with_its_fix(sight: Sight, environ: dict[str, 
 
 def test_a_vllm_and_a_vllm_ascend_of_different_forms() -> None:
     found = findings(
-        WHOLE, {}, lambda: Ended("", "vLLM 0.23.0 has the weight-transfer interface G1 and vllm-ascend G3")
+        WHOLE, {}, lambda: ProcessResult("", "vLLM 0.23.0 has the weight-transfer interface G1 and vllm-ascend G3")
     )
     ((name, fix),) = [(one.name, one.fix) for one in found if not one.ok]
     assert (name, fix) == ("weight transfer", "pip install -r constraints/ascend-a2.txt")

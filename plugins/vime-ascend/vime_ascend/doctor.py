@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from vime_cli.doctor.child import Ended, run
-
 from vime_ascend.probe import Sight, look, missing
 from vime_ascend.versions import IPC_CANN, at_least, cann_version, faults, known
 from vime_ascend.visible import VARIABLE, parse
 from vime_core.api.device import DoctorFinding
 from vime_core.api.errors import ConfigError
+from vime_core.runtime.python_process import ProcessResult, run_python
 
 #: no one has run this on hardware; docs/ascend.md has the list
 UNVERIFIED = "not yet run on an NPU by vime's authors: kernels, HCCL between machines, sleeping engines, MindSpeed"
@@ -20,7 +19,9 @@ DEADLINE = 240.0
 
 
 def findings(
-    sight: Sight | None = None, environ: Mapping[str, str] | None = None, interface: Callable[[], Ended] | None = None
+    sight: Sight | None = None,
+    environ: Mapping[str, str] | None = None,
+    interface: Callable[[], ProcessResult] | None = None,
 ) -> Sequence[DoctorFinding]:
     """In the order in which they should be mended. ``interface`` looks at vLLM's and vllm-ascend's weight transfer."""
     sight, environ = sight or look(), os.environ if environ is None else environ
@@ -54,11 +55,11 @@ def _release(sight: Sight) -> DoctorFinding:
     return DoctorFinding("versions", True, f"{release.name} (CANN {release.cann})")
 
 
-def _look_at_interfaces() -> Ended:
-    return run(["-m", "vime_ascend.sync.generation"], os.environ, DEADLINE)
+def _look_at_interfaces() -> ProcessResult:
+    return run_python(["-m", "vime_ascend.sync.generation"], os.environ, DEADLINE)
 
 
-def _agree(ended: Ended) -> DoctorFinding:
+def _agree(ended: ProcessResult) -> DoctorFinding:
     if ended.problem:
         return DoctorFinding("weight transfer", False, ended.problem, "pip install -r constraints/ascend-a2.txt")
     return DoctorFinding("weight transfer", True, f"vLLM and vllm-ascend have the interface {ended.out.split()[-1]}")

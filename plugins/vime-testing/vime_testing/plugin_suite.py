@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api.errors import PluginError
+from vime_core.runtime.python_process import run_python
 from vime_testing.suite import Suite, must, skip
 
 if TYPE_CHECKING:
@@ -120,10 +118,8 @@ class PluginSuite(Suite):
 @cache
 def _examined(spec: str) -> dict[str, Any]:
     """What :mod:`vime_testing.fresh` finds; once a plugin, since starting an interpreter is most of the cost."""
-    path = os.pathsep.join(part for part in sys.path if part)
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("VIME_")} | {"PYTHONPATH": path}
-    command = [sys.executable, "-m", "vime_testing.fresh", spec]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_DEADLINE)
-    must(done.returncode == 0, "in a fresh interpreter: " + "".join(done.stderr.strip().splitlines()[-1:]))
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("VIME_")}
+    done = run_python(["-m", "vime_testing.fresh", spec], environ, _DEADLINE)
+    must(not done.problem, f"in a fresh interpreter: {done.problem}")
+    found: dict[str, Any] = done.answer()
     return found

@@ -1,4 +1,4 @@
-"""A Python process beside doctor's own, for whatever may hang, crash, or import half of the world."""
+"""A Python process beside this one, for whatever may hang, crash, or import half of the world."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import IO, Any
 _SHOWN = 300
 #: exit statuses above this one are signals, as a shell counts them
 _SIGNALS = 128
-#: seconds for the guard to kill what it guards
+#: seconds for the supervisor to end what it runs
 _KILLING = 10.0
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """How a process ended: ``problem`` is "" or one line, ``out`` is what it printed."""
 
     out: str
@@ -32,8 +32,8 @@ class Ended:
         return json.loads(self.out.splitlines()[-1])
 
 
-class Child:
-    """One guarded process: it and what it starts end with ``kill``, and with this process, whatever way that ends."""
+class PythonProcess:
+    """A supervised process: it and what it starts end with ``kill``, and with this process, whatever way that ends."""
 
     def __init__(self, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - wait() closes them
@@ -46,7 +46,7 @@ class Child:
             stderr=self._err,
         )
 
-    def wait(self, deadline: float) -> Ended:
+    def wait(self, deadline: float) -> ProcessResult:
         """Its end, or its killing after ``deadline`` seconds."""
         try:
             code: int | None = self._process.wait(deadline)
@@ -54,7 +54,7 @@ class Child:
             code = None
         self.kill()
         out, err = _read(self._out), _read(self._err)
-        return Ended(out, _problem(code, deadline, last_line(err)))
+        return ProcessResult(out, _problem(code, deadline, last_line(err)))
 
     def kill(self) -> None:
         """Idempotent."""
@@ -63,9 +63,9 @@ class Child:
         self._process.wait(_KILLING)
 
 
-def run(arguments: Sequence[str], environ: Mapping[str, str], deadline: float) -> Ended:
+def run_python(arguments: Sequence[str], environ: Mapping[str, str], deadline: float) -> ProcessResult:
     """Run ``python ARGUMENTS...`` to its end."""
-    return Child(arguments, environ).wait(deadline)
+    return PythonProcess(arguments, environ).wait(deadline)
 
 
 def last_line(text: str) -> str:
