@@ -21,7 +21,7 @@ from common import build_qwen3, heading, scratch, table
 
 if TYPE_CHECKING:
     from vime_core.api.weight_sync import Receipt
-    from vime_core.pipeline.stack import RunStack
+    from vime_core.pipeline.run_stack import RunStack
 
 #: phase of the receipt -> what it is
 PHASES: Mapping[str, str] = {
@@ -60,7 +60,7 @@ def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[An
     """(receipts, seconds of each copy of as many bytes, seconds of each write alone)."""
 
     from vime_core.observe.phases import PhaseClock
-    from vime_core.pipeline.stack import stack
+    from vime_core.pipeline.run_stack import stack
     from vime_core.plugin.plugins import Plugins
     from vime_core.weights.checkpoint import Checkpoint
 

@@ -11,7 +11,7 @@ from vime_core.api.errors import UsageError
 from vime_core.config import dump
 from vime_core.config.environment import PLUGINS
 from vime_core.config.help import help_text
-from vime_core.config.resolve import Plan, resolve, scan_plugins, scan_strict, scan_trace
+from vime_core.config.resolution import Plan, resolve, scan_plugins, scan_strict, scan_trace
 
 if TYPE_CHECKING:
     from vime_core.plugin.plugins import Plugins

@@ -21,7 +21,7 @@ from vime_core.algorithms.prepare import prepare_step
 from vime_core.api.errors import TrainerError
 from vime_core.api.streams import TOP_IDS, TOP_LOGP
 from vime_core.batch.step_batch import StepBatch
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 from vime_core.training.logprobs import VocabShard, token_logprobs
 
 Golden = dict[str, Any]

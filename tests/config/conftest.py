@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 from vime_core.config.sections import Config
 
 MODEL = {

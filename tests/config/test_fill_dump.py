@@ -15,8 +15,8 @@ import pytest
 
 from vime_core.api.errors import ConfigError
 from vime_core.config.dump import from_plain, to_plain, to_toml
-from vime_core.config.fill import fill, fill_text, placeholders
-from vime_core.config.resolve import resolve
+from vime_core.config.placeholder import fill, fill_text, placeholders
+from vime_core.config.resolution import resolve
 from vime_core.config.sections import Config
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from vime_core.api.errors import ConfigError
 from vime_core.config.flags import split
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 from vime_core.config.sections import Config
 
 

@@ -13,7 +13,7 @@ import pytest
 from vime_core.api.errors import ConfigError
 from vime_core.config.catalogue import RESERVED, Catalogue, Key, as_flag, as_variable
 from vime_core.config.coerce import arity, members
-from vime_core.config.resolve import resolve, scan_plugins, scan_strict
+from vime_core.config.resolution import resolve, scan_plugins, scan_strict
 from vime_core.config.sections import SECTIONS, Config
 
 KEYS = list(Catalogue().core.values())

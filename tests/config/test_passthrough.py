@@ -12,7 +12,7 @@ import pytest
 
 from vime_core.api.errors import ConfigError
 from vime_core.config.passthrough import MEGATRON, ROUTER, VLLM, read_family
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 from vime_core.config.sections import Config
 from vime_core.config.source import NotWritable, Source
 
@@ -139,13 +139,13 @@ def test_owned_options_exist_upstream() -> None:
 
 CHECK = """
 import sys
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 resolve(["--vllm-max-model-len", "3", "--router-policy", "random", "--grad-reduce-in-fp32"], {})
 heavy = ("vllm", "vllm_router", "megatron", "megatron.core", "torch", "numpy", "pydantic")
 print([name for name in heavy if name in sys.modules])
 """
 BARE = """
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 from vime_core.api.errors import ConfigError
 try:
     resolve(["--vllm-max-model-len", "3", "--vllm-no-such", "--router-policy", "x", "--lrr", "1", "--lr", "1"], {})

@@ -12,7 +12,7 @@ import pytest
 from vime_core.api.errors import ConfigError
 from vime_core.config import rules
 from vime_core.config.facts import Facts, read_model
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 from vime_core.config.rules import required, violations
 from vime_core.config.sections import SECTIONS, Config
 

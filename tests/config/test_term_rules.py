@@ -11,7 +11,7 @@ import pytest
 from vime_core.config import rules
 from vime_core.config.dump import to_toml
 from vime_core.config.facts import Facts
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 from vime_core.config.rules import needs, terms, violations
 from vime_core.config.sections import Config
 

@@ -14,7 +14,7 @@ from tests.support.runs import Run, flags, json_lines, step_rows, vime
 from vime_core.config.sections import Config
 from vime_core.devices.cpu import CpuBackend
 from vime_core.observe.catalog import unknown
-from vime_core.runtime.cluster import demand
+from vime_core.runtime.ray_cluster import demand
 
 Options = Callable[..., dict[str, Any]]
 

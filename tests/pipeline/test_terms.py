@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.runs import flags, step_rows, vime
 from vime_core.api.errors import ConfigError, PluginError
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 from vime_core.observe.loss_inputs import read_loss_inputs
 from vime_core.pipeline.checks import check_before_start
 from vime_core.plugin.plugins import Plugins

@@ -13,7 +13,7 @@ from vime_core.api.errors import SyncError
 from vime_core.config.sections import Config
 from vime_core.devices.cpu import CpuBackend
 from vime_core.pipeline.device_sharing import DeviceSharing, SharedDevices, device_sharing_of
-from vime_core.pipeline.stack import RunStack
+from vime_core.pipeline.run_stack import RunStack
 
 
 class SleepyBackend(CpuBackend):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import Done, json_lines, step_rows, vime
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 from vime_core.observe.catalog import unknown
 from vime_core.training import checkpoint
 

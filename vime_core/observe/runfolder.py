@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api.errors import ConfigError, DataError
-from vime_core.config.fill import fill_text
+from vime_core.config.placeholder import fill_text
 from vime_core.observe.lines import Lines
 from vime_core.observe.strict_json import dumps
 

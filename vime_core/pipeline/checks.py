@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api.errors import ConfigError
-from vime_core.config.fill import placeholders
-from vime_core.config.rules import Facts, read_model, violations
+from vime_core.config.facts import Facts, read_model
+from vime_core.config.placeholder import placeholders
+from vime_core.config.rules import violations
 from vime_core.pipeline.rows import check_rows
 from vime_core.rollout.streams import streams_of
 from vime_core.rollout.teacher_check import check_teacher

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.config.dump import to_plain
 from vime_core.pipeline.actors import RolloutActor
-from vime_core.runtime.cluster import actor_environment
+from vime_core.runtime.ray_cluster import actor_environment
 from vime_core.runtime.waits import get
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vime_core.api.errors import DataError
-from vime_core.config.fill import placeholders
+from vime_core.config.placeholder import placeholders
 from vime_core.data.bad_rows import BadRows
 from vime_core.data.dataset import RowSchema, build_prompts
 from vime_core.data.limits import LengthLimits

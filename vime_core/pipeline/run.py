@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.config.fill import fill
+from vime_core.config.placeholder import fill
 from vime_core.observe.progress import make_progress
 from vime_core.observe.runfolder import RunFolder
 from vime_core.observe.summary import render
@@ -17,7 +17,7 @@ from vime_core.pipeline.stage import StageRun
 from vime_core.runtime.signals import Interrupts
 
 if TYPE_CHECKING:
-    from vime_core.config.resolve import Plan
+    from vime_core.config.resolution import Plan
     from vime_core.config.sections import Config
 
 

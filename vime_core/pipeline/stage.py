@@ -14,7 +14,7 @@ from vime_core.observe.phases import PhaseClock
 from vime_core.observe.recorder import Recorder
 from vime_core.observe.strict_json import dumps
 from vime_core.observe.summary import Summary, Target, render, summarize
-from vime_core.pipeline.stack import stack
+from vime_core.pipeline.run_stack import stack
 from vime_core.pipeline.synchronous import Loop
 from vime_core.runtime.signals import Interrupted
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vime_core.observe.phases import PhaseClock
     from vime_core.observe.recorder import Recorder
     from vime_core.pipeline.rollout_handle import Rollout
-    from vime_core.pipeline.stack import RunStack
+    from vime_core.pipeline.run_stack import RunStack
 
 
 @dataclass

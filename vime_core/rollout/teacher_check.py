@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime_core.api.errors import ConfigError
-from vime_core.config.fill import placeholders
+from vime_core.config.placeholder import placeholders
 from vime_core.data.limits import LengthLimits, model_context
 from vime_core.data.tokenizer import load_tokenizer
 

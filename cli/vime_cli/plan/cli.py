@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vime_cli.train import load_plugins
 from vime_core.api.errors import ConfigError, UsageError
-from vime_core.config.resolve import resolve
+from vime_core.config.resolution import resolve
 from vime_core.plugin.targets import load_target
 
 if TYPE_CHECKING:

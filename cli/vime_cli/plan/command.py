@@ -18,14 +18,11 @@ from vime_cli.plan.shape import ModelShape
 from vime_cli.plan.stage_plan import PlanInputs, plan_stage
 from vime_core.api.errors import ConfigError
 from vime_core.config.facts import Facts, read_model
-from vime_core.config.rules import RULES, inputs, required
+from vime_core.config.rules import FILE_RULES, RULES
 
 if TYPE_CHECKING:
-    from vime_core.config.resolve import Plan, Stage
+    from vime_core.config.resolution import Plan, Stage
     from vime_core.config.sections import Config
-
-#: what need not be there yet when a run is planned: its files
-_LATER = (*inputs.RULES, required.must_be_given)
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ def _report(stage: Stage, plugins: Any, options: PlanOptions) -> Report:
     model, where = _model(stage, options.model_config)
     probed = probe(config, plugins, options.memory_gib, options.devices_per_node)
     facts = Facts(model=model, supports_colocate=probed.supports_colocate, supports_sleep=probed.machine.sleeps)
-    broken = [line for rule in RULES if rule not in _LATER for line in _said(rule(config, facts))]
+    broken = [line for rule in RULES if rule not in FILE_RULES for line in _said(rule(config, facts))]
     if broken:
         raise ConfigError(list(dict.fromkeys(broken)))
     shape, needs = ModelShape.of(model, where), needs_of(config, plugins)

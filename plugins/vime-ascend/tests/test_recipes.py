@@ -13,8 +13,8 @@ from vime_ascend.config import AscendOptions
 from vime_ascend.flags import violations
 from vime_ascend.versions import RELEASES
 
-from vime_core.config.resolve import resolve
-from vime_core.config.rules import Facts
+from vime_core.config.facts import Facts
+from vime_core.config.resolution import resolve
 from vime_core.config.rules import violations as core_violations
 
 ROOT = Path(__file__).parents[3]

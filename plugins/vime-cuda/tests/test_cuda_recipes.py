@@ -12,8 +12,8 @@ from vime_cuda.config import CudaOptions
 from vime_cuda.flags import violations
 from vime_cuda.versions import RELEASE, TRANSFORMER_ENGINE, numbers
 
-from vime_core.config.resolve import resolve
-from vime_core.config.rules import Facts
+from vime_core.config.facts import Facts
+from vime_core.config.resolution import resolve
 from vime_core.config.rules import violations as core_violations
 
 ROOT = Path(__file__).parents[3]

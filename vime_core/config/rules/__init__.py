@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from vime_core.api.errors import ConfigError
-from vime_core.config.facts import Facts, read_model
+from vime_core.config.facts import Facts
 from vime_core.config.rules import (
     batches,
     colocation,
@@ -38,8 +38,8 @@ RULES: tuple[Rule, ...] = (
     *colocation.RULES,
     *routing.RULES,
 )
-
-__all__ = ["RULES", "Facts", "Rule", "check", "read_model", "violations"]
+#: those about files, which need not be there yet when a run is planned
+FILE_RULES: tuple[Rule, ...] = (*inputs.RULES, required.must_be_given)
 
 
 def violations(config: Config, facts: Facts | None = None) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vime_core.config.facts import Facts
-from vime_core.config.fill import placeholders
 from vime_core.config.nearest import did_you_mean
+from vime_core.config.placeholder import placeholders
 from vime_core.config.rules.option_text import said, value_of
 from vime_core.config.sections import Config
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from vime_core.config.architecture import differences
 from vime_core.config.facts import Facts, read_model
-from vime_core.config.fill import placeholders
+from vime_core.config.placeholder import placeholders
 from vime_core.config.rules.option_text import said, value_of
 from vime_core.config.sections import Config
 

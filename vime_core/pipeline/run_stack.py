@@ -13,7 +13,7 @@ from vime_core.pipeline.device_sharing import DeviceSharing, device_sharing_of
 from vime_core.pipeline.rollout_handle import RolloutHandle
 from vime_core.pipeline.schedule import Schedule, schedule
 from vime_core.pipeline.trainer_group import TrainerGroup
-from vime_core.runtime.cluster import cluster
+from vime_core.runtime.ray_cluster import cluster
 from vime_core.training import checkpoint
 
 if TYPE_CHECKING:
