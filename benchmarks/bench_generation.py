@@ -87,10 +87,10 @@ def _peer(args: argparse.Namespace, work: Mapping[str, Any], folder: Path, endin
 def _ours(
     args: argparse.Namespace, work: Mapping[str, Any], transport: str, folder: Path, ending: ExitStack
 ) -> tuple[Callable[[], int], Stopwatch]:
-    from vime_core.config.sections import Config
-    from vime_core.devices.cpu import CpuBackend
-    from vime_core.inference.group import EngineGroup
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.config import Config
+    from vime_core.devices import CpuBackend
+    from vime_core.inference import EngineGroup
+    from vime_core.plugin import Plugins
 
     config = Config(vllm=work["engine"]).replace("engine", engine_transport=transport, vllm_server_concurrency=1024)
     config = config.replace("cluster", engine_cpu_threads=args.threads)
@@ -114,7 +114,7 @@ async def _connect(spec: Any) -> Any:
 
 
 async def _round(client: Any, work: Mapping[str, Any], number: Any) -> int:
-    from vime_core.api.rollout import GenerateRequest, SamplingParams
+    from vime_core.api import GenerateRequest, SamplingParams
 
     params = SamplingParams(max_tokens=work["max_tokens"], ignore_eos=work["ignore_eos"])
     requests = [GenerateRequest((f"r{next(number)}",), tokens, params) for tokens in work["prompts"]]

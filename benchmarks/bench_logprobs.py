@@ -64,7 +64,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
 def side_of(side: str, vocabulary: int) -> Callable[..., tuple[Any, Any]]:
     import torch
 
-    from vime_core.training.logprobs import VocabShard, token_logprobs
+    from vime_core.training import VocabShard, token_logprobs
 
     def plain(rows: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logp = torch.log_softmax((rows @ weight.T).float(), -1)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from common import build_qwen3, heading, scratch, table
 
 if TYPE_CHECKING:
-    from vime_core.api.weight_sync import Receipt
-    from vime_core.pipeline.run_stack import RunStack
+    from vime_core.api import Receipt
+    from vime_core.pipeline import RunStack
 
 #: phase of the receipt -> what it is
 PHASES: Mapping[str, str] = {
@@ -59,10 +59,10 @@ def build(name: str, folder: Path, dtype: str) -> Path:
 def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[Any], list[float], list[float]]:
     """(receipts, seconds of each copy of as many bytes, seconds of each write alone)."""
 
-    from vime_core.observe.phases import PhaseClock
-    from vime_core.pipeline.run_stack import stack
-    from vime_core.plugin.plugins import Plugins
-    from vime_core.weights.checkpoint import Checkpoint
+    from vime_core.observe import PhaseClock
+    from vime_core.pipeline import stack
+    from vime_core.plugin import Plugins
+    from vime_core.weights import Checkpoint
 
     plugins = Plugins.load(autoload=False, environ={})
     logs = folder / f"{model.name}-logs"
@@ -92,7 +92,7 @@ def pushed(running: RunStack, version: int) -> Receipt:
 def configuration(model: Path, bf16: bool, folder: Path) -> Any:
     from vime_cli.quickstart.addition import write_problems
 
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
     data = folder / "problems.jsonl"
     write_problems(data, [(a, b) for a in range(10) for b in range(10)])
@@ -108,8 +108,7 @@ class Carrying:
     """Both ends of the transport and nothing else: packed and digested here, mapped in a thread beside it."""
 
     def __init__(self, config: Any) -> None:
-        from vime_core.weights.rendezvous import RendezvousStore
-        from vime_core.weights.transports.host import HostReceiver, make_publisher
+        from vime_core.weights import HostReceiver, RendezvousStore, make_publisher
 
         self._point = RendezvousStore("127.0.0.1")
         self._point.open()
@@ -120,7 +119,7 @@ class Carrying:
 
     def seconds(self, tensors: Mapping[str, Any], version: int) -> float:
         """Of one version, until the receiver has it all."""
-        from vime_core.weights.manifest import Manifest
+        from vime_core.weights import Manifest
 
         self._sender.open({**self._terms, "base": version - 1 if version else None})
         announced = Manifest(version, "shared_memory", "", 0, (), self._terms)

@@ -32,10 +32,9 @@ from vime_cli.plan.shape import ModelShape
 from vime_cli.plan.stage_plan import PlanInputs, StagePlan, plan_stage
 from vime_cli.units import MIB
 
-from vime_core.config.dump import to_plain
-from vime_core.config.sections import Config
-from vime_core.devices.cpu import CpuBackend
-from vime_core.plugin.plugins import Plugins
+from vime_core.config import Config, to_plain
+from vime_core.devices import CpuBackend
+from vime_core.plugin import Plugins
 
 HERE = Path(__file__).resolve().parent
 

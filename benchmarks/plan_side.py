@@ -61,10 +61,10 @@ def trainer_phases(args: argparse.Namespace) -> Phases:
     import torch
     from trainer_sides import make_samples, step_batch
 
-    from vime_core.config.dump import from_plain
-    from vime_core.devices.cpu import CpuBackend
-    from vime_core.plugin.plugins import Plugins
-    from vime_core.training.worker import TrainerWorker
+    from vime_core.config import from_plain
+    from vime_core.devices import CpuBackend
+    from vime_core.plugin import Plugins
+    from vime_core.training import TrainerWorker
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     config = from_plain(json.loads(args.config.read_text()))
@@ -81,8 +81,8 @@ def trainer_phases(args: argparse.Namespace) -> Phases:
 
 def engine_phases(args: argparse.Namespace) -> Phases:
     """vLLM with the arguments and the environment that the direct transport gives it."""
-    from vime_core.config.dump import from_plain
-    from vime_core.devices.cpu import CpuBackend
+    from vime_core.config import from_plain
+    from vime_core.devices import CpuBackend
 
     device, config = CpuBackend(), from_plain(json.loads(args.config.read_text()))
     os.environ.update(device.environment("engine"))

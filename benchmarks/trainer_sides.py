@@ -47,10 +47,10 @@ def make_samples(model: str, lengths: list[list[int]]) -> list[tuple[np.ndarray,
 
 # ours ------------------------------------------------------------------------------------------------------------
 def vime_step(args: argparse.Namespace, samples: list[tuple[np.ndarray, int]]) -> Callable[[], dict[str, float]]:
-    from vime_core.config.sections import Config
-    from vime_core.devices.cpu import CpuBackend
-    from vime_core.plugin.plugins import Plugins
-    from vime_core.training.worker import TrainerWorker
+    from vime_core.config import Config
+    from vime_core.devices import CpuBackend
+    from vime_core.plugin import Plugins
+    from vime_core.training import TrainerWorker
 
     config = Config().replace("megatron", bf16=args.dtype == "bfloat16", lr=1e-6, weight_decay=0.01)
     config = config.replace("rollout", rollout_batch_size=len(samples) // 8, n_samples_per_prompt=8)
@@ -68,7 +68,7 @@ def vime_step(args: argparse.Namespace, samples: list[tuple[np.ndarray, int]]) -
 
 
 def step_batch(samples: list[tuple[np.ndarray, int]]) -> Any:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
     responses = [response for _, response in samples]
     total = sum(responses)

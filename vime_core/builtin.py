@@ -6,15 +6,12 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.algorithm import Algorithm
-from vime_core.api.device import DeviceBackend
-from vime_core.api.rollout import RolloutGenerator
-from vime_core.api.weight_sync import Topology, WeightSync
+from vime_core.api import Algorithm, DeviceBackend, RolloutGenerator, Topology, WeightSync
 from vime_core.hookspecs import hookimpl
-from vime_core.plugin.registry import Registry
+from vime_core.plugin import Registry
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.correction import CorrectionFunction
+    from vime_core.algorithms import CorrectionFunction
 
 
 def cpu_present() -> tuple[bool, str]:

@@ -14,15 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.correction import CorrectionFunction
-    from vime_core.api.algorithm import Algorithm
-    from vime_core.api.device import DeviceBackend
-    from vime_core.api.environment import Environment
-    from vime_core.api.rollout import RolloutGenerator
-    from vime_core.api.weight_sync import Topology, WeightSync
-    from vime_core.config.sections import Config
-    from vime_core.plugin.options import Options
-    from vime_core.plugin.registry import Registry
+    from vime_core.algorithms import CorrectionFunction
+    from vime_core.api import Algorithm, DeviceBackend, Environment, RolloutGenerator, Topology, WeightSync
+    from vime_core.config import Config
+    from vime_core.plugin import Options, Registry
 
 #: name of the project in pluggy; the prefix of every hook is ``vime_``
 PROJECT = "vime"

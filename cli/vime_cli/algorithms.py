@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vime_cli.plugins import columns
-from vime_core.plugin.targets import load_target
+from vime_core.plugin import load_target
 
 if TYPE_CHECKING:
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
 
 def algorithms(argv: list[str]) -> int:
@@ -24,7 +24,7 @@ def algorithms(argv: list[str]) -> int:
     for command in (listing, detail):
         command.add_argument("--plugin", action="append", default=[], metavar="P", help="load this plugin, too")
     chosen = parser.parse_args(argv)
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
     plugins = Plugins.load(chosen.plugin)
     return _info(plugins, chosen.name) if chosen.command == "info" else _list(plugins)

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from vime_core.api.errors import UsageError
-from vime_core.plugin.messages import nearest
-from vime_core.plugin.targets import load_target
+from vime_core.api import UsageError
+from vime_core.plugin import load_target, nearest
 
 Run = Callable[[list[str]], int]
 
@@ -49,7 +48,7 @@ def find(name: str) -> Run:
     if name in COMMANDS:
         command: Any = load_target(COMMANDS[name].target)
         return command
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
     added = Plugins.load().commands
     if name in added.names():

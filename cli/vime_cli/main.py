@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 from vime_cli.commands import COMMANDS, find
-from vime_core.api.errors import ConfigError, UsageError, VimeError
+from vime_core.api import ConfigError, UsageError, VimeError
 
 INTERRUPTED = 130
 #: as a shell reports a command that SIGPIPE ended

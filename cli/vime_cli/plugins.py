@@ -11,14 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import UsageError
-from vime_core.plugin.discovery import Candidate, installed
-from vime_core.plugin.targets import load_target
+from vime_core.api import UsageError
+from vime_core.plugin import Candidate, installed, load_target
 
 if TYPE_CHECKING:
-    from vime_core.plugin.plugins import Plugins
-    from vime_core.plugin.registry import Provider
-    from vime_core.plugin.validation import LoadedPlugin
+    from vime_core.plugin import LoadedPlugin, Plugins, Provider
 
 
 def plugins(argv: list[str]) -> int:
@@ -97,7 +94,7 @@ def columns(rows: Iterable[tuple[str, ...]], gap: str = "  ") -> list[str]:
 
 
 def _info(name: str) -> int:
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
     loaded = Plugins.load([name], autoload=False, environ={})
     for member in loaded.members[1:] or loaded.members:
@@ -133,7 +130,7 @@ def _row(provider: Provider[Any]) -> tuple[str, ...]:
 
 
 def _options(loaded: Plugins, plugin: str) -> Iterable[tuple[str, ...]]:
-    from vime_core.plugin.options import flag_of
+    from vime_core.plugin import flag_of
 
     for field in dataclasses.fields(loaded.options[plugin]) if plugin in loaded.options else ():
         factory = field.default_factory

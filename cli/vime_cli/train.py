@@ -7,14 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vime_core.api.errors import UsageError
-from vime_core.config import dump
-from vime_core.config.environment import PLUGINS
-from vime_core.config.help import help_text
-from vime_core.config.resolution import Plan, resolve, scan_plugins, scan_strict, scan_trace
+from vime_core.api import UsageError
+from vime_core.config import PLUGINS, Plan, dump, help_text, resolve, scan_plugins, scan_strict, scan_trace
 
 if TYPE_CHECKING:
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
 _HELP = ("--help", "-h")
 
@@ -39,7 +36,7 @@ def train(argv: list[str]) -> int:
     plan = resolve(rest, os.environ, plugins.options)
     if show:
         return _show(plan)
-    from vime_core.pipeline.run import run_plan
+    from vime_core.pipeline import run_plan
 
     try:
         return run_plan(plan, plugins)
@@ -50,7 +47,7 @@ def train(argv: list[str]) -> int:
 
 def load_plugins(argv: list[str], environ: Mapping[str, str]) -> Plugins:
     """The plugins that recipe, environment and flags ask for."""
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
     others = {name: value for name, value in environ.items() if name != PLUGINS}  # already among the scanned
     strict, trace = scan_strict(argv, environ), scan_trace(argv, environ)

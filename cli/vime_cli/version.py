@@ -26,7 +26,7 @@ def version(argv: list[str]) -> int:
     argparse.ArgumentParser(prog="vime version", description="Show the versions of vime and its stack.").parse_args(
         argv
     )
-    from vime_core.plugin.discovery import core_version
+    from vime_core.plugin import core_version
 
     lines = {"vime": core_version(), "python": platform.python_version()}
     lines |= {name: installed(candidates) for name, candidates in STACK.items()}

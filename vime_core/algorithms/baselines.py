@@ -10,10 +10,10 @@ import torch
 from vime_core.algorithms.common import STD_EPS, broadcast_to_tokens, centered_rewards, sum_by
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import PolicyAlgorithm
-from vime_core.api.algorithm import AlgorithmInfo
+from vime_core.api import AlgorithmInfo
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 
 class Rloo(PolicyAlgorithm):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vime_core.api.algorithm import TokenView
+from vime_core.api import TokenView
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 LOG_RATIO_LIMIT = 20.0
 STD_EPS = 1e-6

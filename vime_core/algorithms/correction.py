@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from vime_core.api.errors import ConfigError, TrainerError
-from vime_core.batch.step_batch import SCHEMA, StepBatch
+from vime_core.api import ConfigError, TrainerError
+from vime_core.batch import SCHEMA, StepBatch
 
 if TYPE_CHECKING:
     from vime_core.algorithms.loss_config import LossConfig

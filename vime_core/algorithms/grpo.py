@@ -10,10 +10,10 @@ import torch
 
 from vime_core.algorithms.common import group_advantage
 from vime_core.algorithms.policy import CLIP, PolicyAlgorithm
-from vime_core.api.algorithm import AlgorithmInfo
+from vime_core.api import AlgorithmInfo
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 #: whether advantages are divided by the group's standard deviation
 STD: Mapping[str, Any] = MappingProxyType({"disable_grpo_std_normalization": False})

@@ -10,7 +10,7 @@ import torch
 from vime_core.algorithms.common import bounded_exp
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import RANGE, clip_fractions, clip_range, drift
-from vime_core.api.algorithm import AlgorithmInfo, TokenView
+from vime_core.api import AlgorithmInfo, TokenView
 
 
 class Gspo(Grpo):

@@ -20,10 +20,10 @@ import torch
 from vime_core.algorithms.correction import CorrectionFunction, CorrectionResult
 from vime_core.algorithms.loss_config import ICEPOP
 from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_sample_ratio
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 
 def tis(batch: StepBatch, advantage: torch.Tensor, *, low: float = 0.0, high: float = 2.0) -> CorrectionResult:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from vime_core.api.algorithm import Algorithm
+from vime_core.api import Algorithm
 
 #: what has to be there for a need, in words
 NEEDS = {

@@ -18,9 +18,7 @@ from vime_core.algorithms.kl import kl_loss
 from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig
 from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
 from vime_core.algorithms.micro_batch_slice import MicroView
-from vime_core.api.algorithm import Algorithm
-from vime_core.api.errors import TrainerError
-from vime_core.api.streams import TOP_LOGP
+from vime_core.api import TOP_LOGP, Algorithm, TrainerError
 
 
 def micro_loss(

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from vime_core.api.streams import TOP_IDS, TOP_LOGP
+from vime_core.api import TOP_IDS, TOP_LOGP
 
 if TYPE_CHECKING:
-    from vime_core.api.algorithm import Algorithm
-    from vime_core.config.algorithm_section import AlgorithmSection
-    from vime_core.config.sections import Config
+    from vime_core.api import Algorithm
+    from vime_core.config import AlgorithmSection, Config
 
 #: IcePop's bounds where none are given
 ICEPOP: Mapping[str, float] = MappingProxyType({"low": 0.5, "high": 5.0})

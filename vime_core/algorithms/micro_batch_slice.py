@@ -20,7 +20,7 @@ from vime_core.algorithms.common import trainable
 from vime_core.algorithms.prepare import Prepared
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 
 #: [n] -> [n]: sum over the context-parallel ranks, differentiable; its backward sums gradients over the ranks too,

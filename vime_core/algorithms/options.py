@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from vime_core.api.algorithm import Algorithm
-from vime_core.api.errors import ConfigError
-from vime_core.batch.aggregate import check_aggregation
-from vime_core.config.sections import Config
+from vime_core.api import Algorithm, ConfigError
+from vime_core.batch import check_aggregation
+from vime_core.config import Config
 
 
 def options_of(config: Config, algorithm: Algorithm) -> Mapping[str, Any]:

@@ -13,10 +13,10 @@ import torch
 from vime_core.algorithms.common import clipped_loss, ratio
 from vime_core.algorithms.kl import KINDS
 from vime_core.algorithms.returns import reward_kl
-from vime_core.api.algorithm import Algorithm, TokenView
+from vime_core.api import Algorithm, TokenView
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 #: ``eps_clip`` below (and above, unless ``eps_clip_high``)
 RANGE: Mapping[str, Any] = MappingProxyType({"eps_clip": 0.2, "eps_clip_high": None})

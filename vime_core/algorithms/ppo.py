@@ -9,10 +9,10 @@ from vime_core.algorithms.common import scored_tokens
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
 from vime_core.algorithms.returns import gae, token_rewards
-from vime_core.api.algorithm import Advantages, AlgorithmInfo
+from vime_core.api import Advantages, AlgorithmInfo
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 
 class Ppo(PolicyAlgorithm):

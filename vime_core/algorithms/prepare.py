@@ -20,12 +20,11 @@ from vime_core.algorithms.correction import Correction, combine
 from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig, needed_columns
 from vime_core.algorithms.metrics import Pair, finish, token_pair
 from vime_core.algorithms.shaping import require_finite, sampler_as_old, shape_advantages, shape_rewards
-from vime_core.api.algorithm import Advantages, Algorithm
-from vime_core.api.errors import TrainerError
-from vime_core.batch.aggregate import check_aggregation, token_weights
+from vime_core.api import Advantages, Algorithm, TrainerError
+from vime_core.batch import check_aggregation, token_weights
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 
 @dataclass(frozen=True)

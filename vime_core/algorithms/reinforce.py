@@ -11,10 +11,10 @@ from vime_core.algorithms.common import centered_rewards, scored_tokens, whiten
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
 from vime_core.algorithms.returns import discounted, kl_penalty, token_rewards
-from vime_core.api.algorithm import AlgorithmInfo, TokenView
+from vime_core.api import AlgorithmInfo, TokenView
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 _KL = "kl_coef puts a KL to the reference into the reward of each token (kl_estimator k1 by default)."
 

@@ -17,7 +17,7 @@ from vime_core.algorithms.common import scored_tokens
 from vime_core.algorithms.kl import kl_estimate
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 
 def discounted(x: torch.Tensor, mask: torch.Tensor, seg: torch.Tensor, decay: float) -> torch.Tensor:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from vime_core.algorithms.common import LOG_RATIO_LIMIT
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 
 @dataclass(frozen=True)

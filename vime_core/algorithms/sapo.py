@@ -9,7 +9,7 @@ import torch
 
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import drift
-from vime_core.api.algorithm import AlgorithmInfo, TokenView
+from vime_core.api import AlgorithmInfo, TokenView
 
 
 class Sapo(Grpo):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.api.algorithm import Algorithm, AlgorithmInfo, TokenView
+from vime_core.api import Algorithm, AlgorithmInfo, TokenView
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 
 class Sft(Algorithm):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from vime_core.algorithms.common import whiten
-from vime_core.api.errors import TrainerError
+from vime_core.api import TrainerError
 
 if TYPE_CHECKING:
     from vime_core.algorithms.loss_config import LossConfig
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 Metrics = Mapping[str, float]
 

@@ -1,1 +1,6 @@
-"""ABCs of the objects that do the work, and the values they exchange. Imports nothing heavy: torch only for typing."""
+"""All that an author outside implements or handles: device, weight sync, algorithm, rollout, reward, environment,
+sample, errors. Imports nothing heavy: torch and numpy only for typing."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

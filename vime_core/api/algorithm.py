@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 
 @dataclass(frozen=True)

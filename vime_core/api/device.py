@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 if TYPE_CHECKING:
     import torch
 
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import torch
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vime_core.api.errors import DataError
+from vime_core.api import DataError
 from vime_core.batch.bins import Bin, deal_by_cost, deal_in_order, even_out, pack_by_tokens, split_until
 from vime_core.batch.step_batch import StepBatch
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.config.nearest import did_you_mean
 from vime_core.config.passthrough import FAMILIES, MEGATRON, Family, read_family
 from vime_core.config.sections import SECTIONS

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.config.catalogue import dataclass_keys, plain
 from vime_core.config.coerce import from_value
 from vime_core.config.frozen import FrozenDict

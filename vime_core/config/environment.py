@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.config.catalogue import Catalogue, as_variable
 from vime_core.config.coerce import from_text
 from vime_core.config.flags import Setting

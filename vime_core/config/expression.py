@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.config.nearest import did_you_mean
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {

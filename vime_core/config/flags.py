@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.config.catalogue import Catalogue, Key, UnknownName, as_flag
 from vime_core.config.coerce import arity, from_word, from_words
 

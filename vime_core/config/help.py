@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_origin
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.config.catalogue import Catalogue, Key, Required, as_flag
 from vime_core.config.coerce import arity, describe, members
 from vime_core.config.passthrough import MEGATRON, ROUTER, VLLM, Family

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.config.catalogue import as_flag, plain
 from vime_core.config.frozen import FrozenDict
 from vime_core.config.nearest import did_you_mean

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.config.catalogue import Catalogue, as_key
 from vime_core.config.coerce import from_value
 from vime_core.config.flags import Setting

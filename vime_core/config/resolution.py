@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.config import environment, flags, recipe
 from vime_core.config.catalogue import Catalogue, Key, Required, as_flag, as_key, as_variable
 from vime_core.config.coerce import from_value

@@ -1,0 +1,5 @@
+"""Data sets, chat templates, the data buffer and the ledger of every group."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

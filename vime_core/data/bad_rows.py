@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
-from vime_core.api.errors import DataError
+from vime_core.api import DataError
 
 _SHOWN = 5
 

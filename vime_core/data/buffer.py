@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vime_core.api.errors import CheckpointError, DataError
-from vime_core.api.sample import Group, Sample
+from vime_core.api import CheckpointError, DataError, Group, Sample
 from vime_core.data.codec import sample_from_json, sample_to_json
 from vime_core.data.dataset import PromptDataset
 

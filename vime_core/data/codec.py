@@ -9,9 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.reward import Score, Unscored
-from vime_core.api.sample import Sample, Status
-from vime_core.api.streams import TokenStream
+from vime_core.api import Sample, Score, Status, TokenStream, Unscored
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vime_core.api.errors import DataError
-from vime_core.api.sample import Message, Sample
-from vime_core.config.sections import Config
+from vime_core.api import DataError, Message, Sample
+from vime_core.config import Config
 from vime_core.data.bad_rows import BadRows
 from vime_core.data.limits import LengthLimits
 from vime_core.data.readers import Row, read_rows

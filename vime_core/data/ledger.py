@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from vime_core.api.sample import Group
+from vime_core.api import Group
 
 
 class Outcome(StrEnum):

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from vime_core.config.sections import Config
+from vime_core.config import Config
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vime_core.api.errors import DataError
+from vime_core.api import DataError
 from vime_core.data.bad_rows import BadRows
 
 _SLICE = re.compile(r"(?P<path>.+)@\[(?P<start>(?:-?\d+)?):(?P<stop>(?:-?\d+)?)\]", re.DOTALL)

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vime_core.api.errors import DataError
-from vime_core.api.sample import Message
+from vime_core.api import DataError, Message
 from vime_core.data.tokenizer import Tokenizer, eos_id
 
 

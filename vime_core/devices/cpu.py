@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.api.device import MemoryFigures
+from vime_core.api import MemoryFigures
 from vime_core.devices.torch_device import TorchDevice
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ class CpuBackend(TorchDevice):
 
     # adaptation of the two stacks ----------------------------------------------------------------------------
     def adapt_megatron(self) -> Sequence[str]:
-        from vime_core.training.models.spec import install
+        from vime_core.training import install
 
         return [*super().adapt_megatron(), *install()]
 
     def megatron_overrides(self) -> Mapping[str, Any]:
-        from vime_core.training.models.spec import TRANSFORMER_OVERRIDES
+        from vime_core.training import TRANSFORMER_OVERRIDES
 
         return TRANSFORMER_OVERRIDES
 
@@ -96,8 +96,7 @@ class CpuBackend(TorchDevice):
         Raises:
             EngineError: this vLLM is not one whose gap is mended.
         """
-        from vime_core.inference.spec import ROUTING_SCHEDULER
-        from vime_core.inference.vllm.upstream_fixes import ROUTED_EXPERTS, require
+        from vime_core.inference import ROUTED_EXPERTS, ROUTING_SCHEDULER, require
 
         require(ROUTED_EXPERTS)
         return {"scheduler_cls": ROUTING_SCHEDULER}

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.api.device import DeviceBackend, MemoryFigures
+from vime_core.api import DeviceBackend, MemoryFigures
 
 if TYPE_CHECKING:
     import torch
@@ -85,11 +85,11 @@ class TorchDevice(DeviceBackend):
 
     # adaptation of the two stacks ----------------------------------------------------------------------------
     def adapt_megatron(self) -> Sequence[str]:
-        from vime_core.training.megatron.shims import MegatronShims, apply_optional_imports
+        from vime_core.training import MegatronShims, apply_optional_imports
 
         names = apply_optional_imports() if self.native else MegatronShims(self).apply()
         if self.plain_modules:
-            from vime_core.training.models.spec import install
+            from vime_core.training import install
 
             names += install()
         return names
@@ -97,7 +97,7 @@ class TorchDevice(DeviceBackend):
     def megatron_overrides(self) -> Mapping[str, Any]:
         if not self.plain_modules:
             return {}
-        from vime_core.training.models.spec import TRANSFORMER_OVERRIDES
+        from vime_core.training import TRANSFORMER_OVERRIDES
 
         return TRANSFORMER_OVERRIDES
 

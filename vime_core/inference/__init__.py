@@ -1,0 +1,5 @@
+"""What serves tokens: engines, router, clients, teacher. ``vllm/`` holds all that knows vLLM's insides."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def enter(lock: Sequence[Mapping[str, Any]]) -> None:
     """Exactly the driver's plugins, and their process hooks."""
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
     Plugins.from_lock(lock).process_started("engine")
 
@@ -23,7 +23,7 @@ def direct_actor() -> type:
 
     class DirectActor(DirectEngine):
         def __init__(self, lock: Sequence[Mapping[str, Any]], spec: EngineSpec, log: Path) -> None:
-            from vime_core.runtime.logs import redirect_output
+            from vime_core.runtime import redirect_output
 
             redirect_output(log)
             enter(lock)

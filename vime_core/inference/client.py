@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vime_core.api.rollout import GenerationClient
+    from vime_core.api import GenerationClient
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vime_core.api.errors import EngineError
-from vime_core.api.rollout import GenerateReply
-from vime_core.api.streams import TokenStream, check_pairs
+from vime_core.api import EngineError, GenerateReply, TokenStream, check_pairs
 
 if TYPE_CHECKING:
     import numpy.typing as npt

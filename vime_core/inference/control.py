@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import EngineError
+from vime_core.api import EngineError
 from vime_core.inference.sleep_mode import SleepingEngine, Tag
 from vime_core.inference.vllm.outputs import prompt_scores
-from vime_core.weights.receivers import RECEIVER, RECEIVER_VARIABLE
+from vime_core.weights import RECEIVER, RECEIVER_VARIABLE
 
 if TYPE_CHECKING:
     import aiohttp

@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vime_core.api.errors import EngineError
-from vime_core.api.rollout import GenerateRequest
+from vime_core.api import EngineError, GenerateRequest
 from vime_core.inference.columns import ReplyColumns
 from vime_core.inference.sleep_mode import SleepingEngine, Tag
 from vime_core.inference.spec import EngineSpec
 from vime_core.inference.vllm.outputs import Failure, ReceiveQueue, prompt_scores, reply_from_output
 from vime_core.inference.vllm.sampling import vllm_sampling
-from vime_core.runtime.logs import log_tail
+from vime_core.runtime import log_tail
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine

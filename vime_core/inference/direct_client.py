@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import EngineError
-from vime_core.api.rollout import GenerateReply, GenerateRequest
+from vime_core.api import EngineError, GenerateReply, GenerateRequest
 
 if TYPE_CHECKING:
     from vime_core.inference.client import ClientSpec

@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import EngineError, SyncError
-from vime_core.api.weight_sync import EngineProof
+from vime_core.api import EngineError, EngineProof, SyncError
 from vime_core.inference.client import ClientSpec
 from vime_core.inference.launch import Launch
 from vime_core.inference.spec import canary_tokens
-from vime_core.runtime.calls import Check, gather, never, settle
+from vime_core.runtime import Check, gather, never, settle
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
     from vime_core.inference.node_placement import NodePlacement
     from vime_core.inference.router import Router
     from vime_core.inference.sleep_mode import Tag
     from vime_core.inference.update import Applied
-    from vime_core.weights.manifest import Manifest
+    from vime_core.weights import Manifest
 
 #: deadline of a small control call, seconds
 _CALL = 60.0

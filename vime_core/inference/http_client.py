@@ -7,9 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import EngineError
-from vime_core.api.rollout import GenerateReply, GenerateRequest
-from vime_core.api.streams import ROUTING
+from vime_core.api import ROUTING, EngineError, GenerateReply, GenerateRequest
 from vime_core.inference.columns import checked_reply
 from vime_core.inference.routing import routing_from_text
 from vime_core.inference.vllm.sampling import vllm_sampling

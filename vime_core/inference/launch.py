@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.inference import actors
 from vime_core.inference.client import ClientSpec
 from vime_core.inference.node_placement import NodePlacement, shared_placement
 from vime_core.inference.router import Router
 from vime_core.inference.spec import EngineSpec, engine_specs
-from vime_core.runtime.ports import reachable_host
-from vime_core.weights.receivers import RECEIVER, RECEIVER_VARIABLE
+from vime_core.runtime import reachable_host
+from vime_core.weights import RECEIVER, RECEIVER_VARIABLE
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
 
 #: Ray namespace of the actors, so that another process of the run finds them by name
 NAMESPACE = "vime"

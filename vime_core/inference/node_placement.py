@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
+    from vime_core.api import DeviceBackend
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vime_core.api.errors import EngineError
+from vime_core.api import EngineError
 from vime_core.inference.flags import to_flags
-from vime_core.runtime.ports import answers, free_port
-from vime_core.runtime.process import ChildProcess
+from vime_core.runtime import ChildProcess, answers, free_port
 
 #: values that differ from the router's own; the user's ``--router-*`` win
 _DEFAULTS = {"policy": "round_robin", "health_check_interval_secs": 5, "worker_startup_timeout_secs": 60}

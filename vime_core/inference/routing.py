@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vime_core.api.errors import EngineError
+from vime_core.api import EngineError
 
 if TYPE_CHECKING:
     import numpy.typing as npt

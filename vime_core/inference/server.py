@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vime_core.api.errors import EngineError
-from vime_core.config.source import package_folder
+from vime_core.api import EngineError
+from vime_core.config import package_folder
 from vime_core.inference.control import ServerControl
 from vime_core.inference.flags import to_flags
 from vime_core.inference.spec import EngineSpec
-from vime_core.runtime.ports import ReservedPort, answers, reachable_host
-from vime_core.runtime.process import ChildProcess
+from vime_core.runtime import ChildProcess, ReservedPort, answers, reachable_host
 
 #: seconds that a server gets to end by itself
 _GRACE = 3.0

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
-from vime_core.api.errors import EngineError
+from vime_core.api import EngineError
 from vime_core.inference.update import UpdatableEngine
 
 Tag = Literal["weights", "kv_cache"]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
 
 #: a scheduler that returns routed experts where vLLM's own option cannot
 ROUTING_SCHEDULER = "vime_core.inference.vllm.routing_scheduler.RoutingScheduler"

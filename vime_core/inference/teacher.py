@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vime_core.api.errors import EngineError
+from vime_core.api import EngineError
 from vime_core.inference.direct import DirectEngine
 from vime_core.inference.spec import canary_tokens
 from vime_core.inference.teacher_spec import TeacherSpec
@@ -126,7 +126,7 @@ def teacher_actor() -> type:
     class TeacherActor(TeacherEngine):
         def __init__(self, lock: Sequence[Mapping[str, Any]], spec: TeacherSpec, log: Path) -> None:
             from vime_core.inference.actors import enter
-            from vime_core.runtime.logs import redirect_output
+            from vime_core.runtime import redirect_output
 
             redirect_output(log)
             enter(lock)

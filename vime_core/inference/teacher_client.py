@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vime_core.api.errors import EngineError, VimeError
+from vime_core.api import EngineError, VimeError
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from vime_core.inference.launch import NAMESPACE
 from vime_core.inference.teacher_client import TeacherClientSpec
 from vime_core.inference.teacher_spec import teacher_spec
-from vime_core.runtime.calls import Check, gather, never, settle
+from vime_core.runtime import Check, gather, never, settle
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
 
 #: calls that the actor takes at the same time
 _CALLS = 1000

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vime_core.api.errors import ConfigError
-from vime_core.data.limits import LengthLimits
+from vime_core.api import ConfigError
+from vime_core.data import LengthLimits
 from vime_core.inference.spec import EngineSpec, engine_spec
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
 
 #: the one token that vLLM has to sample after each text; it is thrown away
 _SAMPLED = 1

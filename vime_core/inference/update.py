@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from vime_core.api.errors import EngineError, SyncError
+from vime_core.api import EngineError, SyncError
 
 Outcome = Mapping[str, Any]
 T = TypeVar("T")

@@ -1,1 +1,5 @@
-"""What a user sees of a run: progress, metrics, the run folder, the summary, and what Ctrl-C does."""
+"""What a user sees of a run: progress, metrics, the run folder, TensorBoard, the report."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vime_core.api.errors import DataError
+from vime_core.api import DataError
 from vime_core.observe.strict_json import dumps
 
 

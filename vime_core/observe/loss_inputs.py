@@ -48,7 +48,7 @@ from typing import Any
 
 import numpy as np
 
-from vime_core.api.errors import DataError
+from vime_core.api import DataError
 
 #: of this description
 FORMAT = 1

@@ -13,7 +13,7 @@ from vime_core.observe.tally import Tally
 from vime_core.observe.tensorboard import TensorBoardWriter
 
 if TYPE_CHECKING:
-    from vime_core.api.weight_sync import Receipt
+    from vime_core.api import Receipt
 
 
 class Recorder:

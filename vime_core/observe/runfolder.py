@@ -23,13 +23,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import ConfigError, DataError
-from vime_core.config.placeholder import fill_text
+from vime_core.api import ConfigError, DataError
+from vime_core.config import fill_text
 from vime_core.observe.lines import Lines
 from vime_core.observe.strict_json import dumps
 
 if TYPE_CHECKING:
-    from vime_core.api.weight_sync import Receipt
+    from vime_core.api import Receipt
 
 _FOLDERS = ("samples", "tensorboard", "logs")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vime_core.api.weight_sync import Receipt
+    from vime_core.api import Receipt
 
 _GAP = "train/train_rollout_logprob_abs_diff"
 _LEDGER = "rollout/groups/"

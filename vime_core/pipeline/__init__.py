@@ -1,0 +1,5 @@
+"""The run from top to bottom: stages, what they start, and the loop."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

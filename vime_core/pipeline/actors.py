@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from vime_core.pipeline.late_client import LateClient
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
-    from vime_core.inference.node_placement import NodePlacement
-    from vime_core.training.memory import Part
+    from vime_core.batch import StepBatch
+    from vime_core.inference import NodePlacement
+    from vime_core.training import Part
 
 
 def _enter(role: str, lock: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> tuple[Any, Any]:
     """First thing in every process: exactly the driver's plugins, their process hooks, the run's configuration."""
-    from vime_core.config.dump import from_plain
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.config import from_plain
+    from vime_core.plugin import Plugins
 
     plugins = Plugins.from_lock(lock)
     plugins.process_started(role)
@@ -35,13 +35,13 @@ class TrainerActor:
 
     def address(self) -> tuple[str, int]:
         """Where rank 0 will listen: this node's address and a port that is free now."""
-        from vime_core.runtime.addresses import free_address
+        from vime_core.runtime import free_address
 
         return free_address(self.config.cluster.actor_num_nodes)
 
     def place(self) -> NodePlacement:
         """Node and devices of this rank."""
-        from vime_core.inference.node_placement import NodePlacement
+        from vime_core.inference import NodePlacement
 
         return NodePlacement.here()
 
@@ -52,7 +52,7 @@ class TrainerActor:
     def setup(
         self, host: str, port: int, folder: str, resume: str | None, total_steps: int, losses: str | None
     ) -> dict[str, Any]:
-        from vime_core.training.worker import TrainerWorker
+        from vime_core.training import TrainerWorker
 
         device = self.plugins.choose_device(self.device).load()().bind(self.config)
         self.worker = TrainerWorker(self.config, self.plugins, device, self.rank)
@@ -102,7 +102,7 @@ class RolloutActor:
         self.worker: Any = None
 
     async def setup(self) -> dict[str, int]:
-        from vime_core.rollout.worker import RolloutWorker
+        from vime_core.rollout import RolloutWorker
 
         self.worker = RolloutWorker(self.config, self.plugins, self.client if self.config.needs_engines else None)
         if self.start_state is not None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import ConfigError
-from vime_core.config.facts import Facts, read_model
-from vime_core.config.placeholder import placeholders
-from vime_core.config.rules import violations
+from vime_core.api import ConfigError
+from vime_core.config import Facts, placeholders, read_model, violations
 from vime_core.pipeline.rows import check_rows
-from vime_core.rollout.streams import streams_of
-from vime_core.rollout.teacher_check import check_teacher
+from vime_core.rollout import check_teacher, streams_of
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.loss_config import LossConfig
-    from vime_core.api.algorithm import Algorithm
-    from vime_core.config.sections import Config
+    from vime_core.algorithms import LossConfig
+    from vime_core.api import Algorithm
+    from vime_core.config import Config
 
 #: columns of a step batch that every run can fill: the reference and a critic are models that the trainer builds
 SUPPLIES = frozenset({"old_logp", "rollout_logp", "reward", "entropy", "ref_logp", "values"})
@@ -39,7 +36,7 @@ def check_before_start(config: Config, plugins: Any) -> None:
     if rollout.dynamic_sampling_filter_path is not None:
         plugins.filters.resolve(rollout.dynamic_sampling_filter_path)
     if config.observe.use_tensorboard:
-        from vime_core.observe.tensorboard import require_tensorboard
+        from vime_core.observe import require_tensorboard
 
         require_tensorboard()
     check_teacher(config)
@@ -50,8 +47,8 @@ def facts_of(config: Config, plugins: Any) -> Facts:
     """What the rules need to know from outside the configuration."""
     # before anything heavy is imported: without a device nothing else matters
     device = plugins.choose_device(config.cluster.device).load()
-    from vime_core.algorithms.options import value_faults
-    from vime_core.training.models.bridge import supported_model_types
+    from vime_core.algorithms import value_faults
+    from vime_core.training import supported_model_types
 
     algorithm, options, terms = _loss_of(config, plugins)
     known = algorithm.needs if value_faults(algorithm, options) else algorithm.required(options)
@@ -73,8 +70,7 @@ def facts_of(config: Config, plugins: Any) -> Facts:
 
 def _loss_of(config: Config, plugins: Any) -> tuple[Algorithm, Mapping[str, Any], LossConfig]:
     """The algorithm, its options as far as it reads them, and the terms around it."""
-    from vime_core.algorithms.loss_config import LossConfig
-    from vime_core.algorithms.options import known_options
+    from vime_core.algorithms import LossConfig, known_options
 
     supervised = config.train.loss_type == "sft_loss"
     algorithm = plugins.algorithms.resolve("sft" if supervised else config.algorithm.advantage_estimator)()
@@ -83,8 +79,7 @@ def _loss_of(config: Config, plugins: Any) -> tuple[Algorithm, Mapping[str, Any]
 
 def _option_faults(config: Config, plugins: Any) -> list[str]:
     """What only the algorithm and the corrections themselves can say of their options."""
-    from vime_core.algorithms.correction import corrections_of
-    from vime_core.algorithms.options import value_faults
+    from vime_core.algorithms import corrections_of, value_faults
 
     algorithm, options, terms = _loss_of(config, plugins)
     found = value_faults(algorithm, options)

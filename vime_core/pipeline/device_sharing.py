@@ -19,14 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from vime_core.inference.sleep_mode import TAGS, Tag
-from vime_core.training.memory import PARTS, Part
+from vime_core.inference import TAGS, Tag
+from vime_core.training import PARTS, Part
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
-    from vime_core.inference.group import EngineGroup
-    from vime_core.inference.node_placement import NodePlacement
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
+    from vime_core.inference import EngineGroup, NodePlacement
     from vime_core.pipeline.trainer_group import TrainerGroup
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_core.api.errors import EngineError
+from vime_core.api import EngineError
 
 if TYPE_CHECKING:
-    from vime_core.api.rollout import GenerateReply, GenerateRequest, GenerationClient
+    from vime_core.api import GenerateReply, GenerateRequest, GenerationClient
 
 
 class LateClient:

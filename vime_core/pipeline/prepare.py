@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vime_core.api.errors import UsageError
+from vime_core.api import UsageError
 
 #: seconds that a preparation may take
 DEADLINE = 1800.0
@@ -38,8 +38,8 @@ def prepare(target: str, folder: Path, seed: int) -> dict[str, str]:
 
 
 def _main() -> int:
-    from vime_core.api.errors import VimeError
-    from vime_core.plugin.targets import load_target
+    from vime_core.api import VimeError
+    from vime_core.plugin import load_target
 
     target, folder, seed, answer = sys.argv[1:]
     try:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.config.dump import to_plain
+from vime_core.config import to_plain
 from vime_core.pipeline.actors import RolloutActor
-from vime_core.runtime.ray_cluster import actor_environment
-from vime_core.runtime.waits import get
+from vime_core.runtime import actor_environment, get
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
 
 
 @dataclass(frozen=True)

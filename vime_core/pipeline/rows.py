@@ -10,16 +10,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vime_core.api.errors import DataError
-from vime_core.config.placeholder import placeholders
-from vime_core.data.bad_rows import BadRows
-from vime_core.data.dataset import RowSchema, build_prompts
-from vime_core.data.limits import LengthLimits
-from vime_core.data.readers import Row, read_rows
-from vime_core.data.tokenizer import load_tokenizer
+from vime_core.api import DataError
+from vime_core.config import placeholders
+from vime_core.data import BadRows, LengthLimits, Row, RowSchema, build_prompts, load_tokenizer, read_rows
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 #: prompts that are tokenised here, of those that may be too long
 _LONGEST = 100

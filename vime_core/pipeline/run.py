@@ -7,18 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.config.placeholder import fill
-from vime_core.observe.progress import make_progress
-from vime_core.observe.runfolder import RunFolder
-from vime_core.observe.summary import render
+from vime_core.config import fill
+from vime_core.observe import RunFolder, make_progress, render
 from vime_core.pipeline.checks import check_before_start
 from vime_core.pipeline.prepare import prepare
 from vime_core.pipeline.stage import StageRun
-from vime_core.runtime.signals import Interrupts
+from vime_core.runtime import Interrupts
 
 if TYPE_CHECKING:
-    from vime_core.config.resolution import Plan
-    from vime_core.config.sections import Config
+    from vime_core.config import Config, Plan
 
 
 def run_plan(plan: Plan, plugins: Any) -> int:

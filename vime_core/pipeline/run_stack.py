@@ -8,21 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.pipeline.device_sharing import DeviceSharing, device_sharing_of
 from vime_core.pipeline.rollout_handle import RolloutHandle
 from vime_core.pipeline.schedule import Schedule, schedule
 from vime_core.pipeline.trainer_group import TrainerGroup
-from vime_core.runtime.ray_cluster import cluster
+from vime_core.runtime import cluster
 from vime_core.training import checkpoint
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.api.weight_sync import Receipt, WeightSync
-    from vime_core.config.sections import Config
-    from vime_core.inference.node_placement import NodePlacement
-    from vime_core.inference.teacher_handle import TeacherHandle
-    from vime_core.observe.phases import PhaseClock
+    from vime_core.api import DeviceBackend, Receipt, WeightSync
+    from vime_core.config import Config
+    from vime_core.inference import NodePlacement, TeacherHandle
+    from vime_core.observe import PhaseClock
 
 Check = Callable[[], None]
 
@@ -112,7 +110,7 @@ def _engines(
 ) -> Any | None:
     if not config.needs_engines:
         return None
-    from vime_core.inference.group import EngineGroup
+    from vime_core.inference import EngineGroup
 
     engines = EngineGroup.start(config, device, folder, plugins, logs, check, placements)
     ending.callback(engines.shutdown, ENDING)
@@ -125,7 +123,7 @@ def _teacher(
     """The teacher's engine on its way up; it is no part of the engines, which get weights."""
     if not config.teacher_engine:
         return None
-    from vime_core.inference.teacher_handle import TeacherHandle
+    from vime_core.inference import TeacherHandle
 
     teacher = TeacherHandle.launch(config, device, plugins, logs)
     ending.callback(teacher.shutdown, ENDING)
@@ -134,7 +132,7 @@ def _teacher(
 
 def _with_sync(config: Config, device: DeviceBackend, plugins: Any) -> Config:
     """The configuration with the weight sync's name settled, so that trainer and driver mean the same one."""
-    from vime_core.api.weight_sync import Topology
+    from vime_core.api import Topology
 
     external = config.engine.rollout_external_engine_addrs
     topology = Topology(

@@ -7,21 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import TargetMissed, VimeError
-from vime_core.config.dump import to_toml
-from vime_core.config.expression import parse
-from vime_core.observe.phases import PhaseClock
-from vime_core.observe.recorder import Recorder
-from vime_core.observe.strict_json import dumps
-from vime_core.observe.summary import Summary, Target, render, summarize
+from vime_core.api import TargetMissed, VimeError
+from vime_core.config import parse, to_toml
+from vime_core.observe import PhaseClock, Recorder, Summary, Target, dumps, render, summarize
 from vime_core.pipeline.run_stack import stack
 from vime_core.pipeline.synchronous import Loop
-from vime_core.runtime.signals import Interrupted
+from vime_core.runtime import Interrupted
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
-    from vime_core.observe.progress import Progress
-    from vime_core.observe.runfolder import RunFolder
+    from vime_core.config import Config
+    from vime_core.observe import Progress, RunFolder
 
 
 @dataclass
@@ -92,7 +87,7 @@ class StageRun:
     def _tensorboard(self) -> Any | None:
         if not self.config.observe.use_tensorboard:
             return None
-        from vime_core.observe.tensorboard import TensorBoardWriter
+        from vime_core.observe import TensorBoardWriter
 
         return TensorBoardWriter(self.folder.tensorboard)
 

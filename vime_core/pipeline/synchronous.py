@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.config.expression import parse
+from vime_core.config import parse
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
-    from vime_core.observe.phases import PhaseClock
-    from vime_core.observe.recorder import Recorder
+    from vime_core.config import Config
+    from vime_core.observe import PhaseClock, Recorder
     from vime_core.pipeline.rollout_handle import Rollout
     from vime_core.pipeline.run_stack import RunStack
 

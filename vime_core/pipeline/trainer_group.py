@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.config.dump import to_plain
+from vime_core.config import to_plain
 from vime_core.pipeline.actors import TrainerActor
-from vime_core.runtime.ray_cluster import actor_environment
-from vime_core.runtime.waits import get
+from vime_core.runtime import actor_environment, get
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
-    from vime_core.inference.node_placement import NodePlacement
-    from vime_core.training.memory import Part
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
+    from vime_core.inference import NodePlacement
+    from vime_core.training import Part
 
 
 class TrainerGroup:

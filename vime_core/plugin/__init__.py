@@ -1,0 +1,5 @@
+"""Discovery, selection, validation, loading, registry and lock: the machinery behind the hooks."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

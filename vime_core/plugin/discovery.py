@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.metadata import EntryPoint
 
-from vime_core.api.errors import PluginError
+from vime_core.api import PluginError
 from vime_core.plugin.messages import one_line
 from vime_core.plugin.registry import CORE, Owner
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vime_core.api.errors import PluginError
+from vime_core.api import PluginError
 from vime_core.plugin.discovery import CORE_DIST, Candidate, canonical, core_version
 from vime_core.plugin.messages import listed, nearest
 from vime_core.plugin.registry import CORE, Owner

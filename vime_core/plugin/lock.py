@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from vime_core.api.errors import PluginError
+from vime_core.api import PluginError
 from vime_core.plugin.loading import LoadPlan
 from vime_core.plugin.registry import Owner
 from vime_core.plugin.targets import split_target

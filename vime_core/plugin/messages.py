@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from vime_core.api.errors import VimeError
+from vime_core.api import VimeError
 
 #: what plugin code may raise and still be blamed for: ``sys.exit`` in a plugin must not look like a finished command
 BLAMABLE = (Exception, SystemExit)

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from vime_core.api.errors import PluginError
+from vime_core.api import PluginError
 from vime_core.plugin.registry import Owner
 
 
@@ -75,7 +75,7 @@ def _wrong(value: Any, plugin: str) -> str:
 
 
 def _core_flags() -> set[str]:
-    from vime_core.config.sections import SECTIONS
+    from vime_core.config import SECTIONS
 
     names = (field.name for section in SECTIONS.values() for field in dataclasses.fields(section))
     return {"--" + name.replace("_", "-") for name in names}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from vime_core import hookspecs
-from vime_core.api.errors import ConfigError, PluginError
+from vime_core.api import ConfigError, PluginError
 from vime_core.plugin import discovery, kinds, loading, lock, selection
 from vime_core.plugin.loading import LoadPlan
 from vime_core.plugin.messages import BLAMABLE, one_line
@@ -30,13 +30,9 @@ from vime_core.plugin.tracing import HookTrace, trace_on_stderr
 from vime_core.plugin.validation import LoadedPlugin, hooks_of, validate
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.correction import CorrectionFunction
-    from vime_core.api.algorithm import Algorithm
-    from vime_core.api.device import DeviceBackend
-    from vime_core.api.environment import Environment
-    from vime_core.api.rollout import RolloutGenerator
-    from vime_core.api.weight_sync import Topology, WeightSync
-    from vime_core.config.sections import Config
+    from vime_core.algorithms import CorrectionFunction
+    from vime_core.api import Algorithm, DeviceBackend, Environment, RolloutGenerator, Topology, WeightSync
+    from vime_core.config import Config
 
 Warn = Callable[[str], None]
 

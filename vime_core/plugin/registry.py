@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from vime_core.api.errors import PluginError
+from vime_core.api import PluginError
 from vime_core.plugin.messages import BLAMABLE, listed, nearest, one_line, remedy
 from vime_core.plugin.targets import load_target, looks_like_path, split_target
 

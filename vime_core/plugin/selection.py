@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vime_core.api.device import DeviceBackend
-from vime_core.api.errors import PluginError
+from vime_core.api import DeviceBackend, PluginError
 from vime_core.plugin.messages import BLAMABLE, listed, one_line
 from vime_core.plugin.registry import Provider, Registry
 

@@ -13,7 +13,7 @@ from typing import Any
 import pluggy
 
 from vime_core import API_VERSION
-from vime_core.api.errors import PluginError
+from vime_core.api import PluginError
 from vime_core.plugin.loading import LoadPlan
 from vime_core.plugin.messages import BLAMABLE, nearest, one_line, remedy
 from vime_core.plugin.registry import Owner

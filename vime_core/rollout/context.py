@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vime_core.config.sections import Config
-from vime_core.data.limits import LengthLimits
-from vime_core.data.tokenizer import Tokenizer
+from vime_core.config import Config
+from vime_core.data import LengthLimits, Tokenizer
 
 
 @dataclass(frozen=True)

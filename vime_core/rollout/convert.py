@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from vime_core.api.errors import EngineError
-from vime_core.api.reward import Score
-from vime_core.api.sample import Group, Sample, Status
-from vime_core.api.streams import TokenStream
-from vime_core.batch.step_batch import Axis, StepBatch
+from vime_core.api import EngineError, Group, Sample, Score, Status, TokenStream
+from vime_core.batch import Axis, StepBatch
 
 
 def to_batch(groups: Sequence[Group], *, rewarded: bool = True, streams: Sequence[TokenStream] = ()) -> StepBatch:

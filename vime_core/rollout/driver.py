@@ -14,11 +14,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vime_core.api.errors import EngineError, RewardError
-from vime_core.api.sample import Group
-from vime_core.config.sections import Config
-from vime_core.data.buffer import DataBuffer
-from vime_core.data.ledger import Ledger, Outcome
+from vime_core.api import EngineError, Group, RewardError
+from vime_core.config import Config
+from vime_core.data import DataBuffer, Ledger, Outcome
 from vime_core.rollout.error_source import describe
 from vime_core.rollout.gate import Gate
 from vime_core.rollout.group_runner import GroupRunner, InFlightGroup

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vime_core.api.sample import Sample
-from vime_core.api.streams import ROUTING, TEACHER_LOGP
-from vime_core.data.codec import nan_to_null, sample_to_json
+from vime_core.api import ROUTING, TEACHER_LOGP, Sample
+from vime_core.data import nan_to_null, sample_to_json
 from vime_core.rollout.driver import Collected
 
 #: keys that every record has, whether the sample has such a stream or not

@@ -8,15 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
-from vime_core.api.errors import ConfigError, RewardError
-from vime_core.api.reward import Score
-from vime_core.api.sample import Group
-from vime_core.config.sections import Config
-from vime_core.data.bad_rows import BadRows
-from vime_core.data.buffer import Entry, make_samples
-from vime_core.data.dataset import PromptDataset, RowSchema
-from vime_core.data.limits import LengthLimits
-from vime_core.data.tokenizer import Tokenizer
+from vime_core.api import ConfigError, Group, RewardError, Score
+from vime_core.config import Config
+from vime_core.data import BadRows, Entry, LengthLimits, PromptDataset, RowSchema, Tokenizer, make_samples
 from vime_core.rollout.driver import first_reasons
 from vime_core.rollout.filters import reward_values
 from vime_core.rollout.group_runner import GroupRunner, InFlightGroup

@@ -6,8 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vime_core.api.reward import Score
-from vime_core.api.sample import Group, Sample
+from vime_core.api import Group, Sample, Score
 
 #: below this standard deviation the rewards of a group are equal, whatever float noise they carry
 TOLERANCE = 1e-6

@@ -3,7 +3,7 @@ replies at once instead of starting another one behind an abort."""
 
 from __future__ import annotations
 
-from vime_core.api.rollout import GenerateReply, GenerateRequest, GenerationClient
+from vime_core.api import GenerateReply, GenerateRequest, GenerationClient
 
 
 class Gate(GenerationClient):

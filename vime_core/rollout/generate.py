@@ -7,15 +7,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vime_core.api.errors import EngineError
-from vime_core.api.rollout import (
+from vime_core.api import (
+    EngineError,
     GenerateReply,
     GenerateRequest,
     GenerationClient,
     RolloutGenerator,
+    Sample,
     SamplingParams,
+    Status,
 )
-from vime_core.api.sample import Sample, Status
 from vime_core.rollout.context import RolloutContext
 from vime_core.rollout.sampling import sample_seed
 

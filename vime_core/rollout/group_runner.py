@@ -7,10 +7,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from vime_core.api.errors import DeadlineError, EngineError
-from vime_core.api.reward import Unscored
-from vime_core.api.rollout import GenerationClient, RolloutGenerator, SamplingParams
-from vime_core.api.sample import Group, Sample, Status
+from vime_core.api import (
+    DeadlineError,
+    EngineError,
+    GenerationClient,
+    Group,
+    RolloutGenerator,
+    Sample,
+    SamplingParams,
+    Status,
+    Unscored,
+)
 from vime_core.rollout.error_source import describe
 from vime_core.rollout.scoring import Scorer
 from vime_core.rollout.teacher import TeacherScorer

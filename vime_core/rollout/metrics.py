@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from math import isfinite
 from statistics import median
 
-from vime_core.api.reward import Score
-from vime_core.api.sample import Group, Sample, Status
-from vime_core.data.ledger import Outcome
+from vime_core.api import Group, Sample, Score, Status
+from vime_core.data import Outcome
 from vime_core.rollout.driver import Collected
 from vime_core.rollout.filters import TOLERANCE, reward_values, spread
 

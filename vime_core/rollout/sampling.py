@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from vime_core.api.errors import ConfigError
-from vime_core.api.rollout import SamplingParams
-from vime_core.config.sections import Config
-from vime_core.data.limits import LengthLimits
+from vime_core.api import ConfigError, SamplingParams
+from vime_core.config import Config
+from vime_core.data import LengthLimits
 
 
 def train_params(config: Config) -> SamplingParams:

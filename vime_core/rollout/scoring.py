@@ -9,10 +9,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vime_core.api.errors import RewardError
-from vime_core.api.reward import Unscored, Verdict
-from vime_core.api.sample import Sample
-from vime_core.config.sections import Config
+from vime_core.api import RewardError, Sample, Unscored, Verdict
+from vime_core.config import Config
 from vime_core.rollout.calls import CallPool
 from vime_core.rollout.error_source import describe
 from vime_core.rollout.verdicts import judge

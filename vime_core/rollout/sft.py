@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vime_core.api.rollout import GenerationClient, RolloutGenerator, SamplingParams
-from vime_core.api.sample import Sample, Status
-from vime_core.data.dataset import supervised_target
-from vime_core.data.templates import ChatTemplate
+from vime_core.api import GenerationClient, RolloutGenerator, Sample, SamplingParams, Status
+from vime_core.data import ChatTemplate, supervised_target
 from vime_core.rollout.context import RolloutContext
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from vime_core.api.rollout import RolloutGenerator
-from vime_core.api.streams import ROUTING, TEACHER_LOGP, TOP_IDS, TOP_LOGP, TokenStream
-from vime_core.config.sections import Config
+from vime_core.api import ROUTING, TEACHER_LOGP, TOP_IDS, TOP_LOGP, RolloutGenerator, TokenStream
+from vime_core.config import Config
 
 
 def streams_of(config: Config, generator: type[RolloutGenerator]) -> tuple[TokenStream, ...]:

@@ -11,12 +11,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vime_core.api.errors import DeadlineError, EngineError
-from vime_core.api.sample import Sample
-from vime_core.api.streams import TEACHER_LOGP
+from vime_core.api import TEACHER_LOGP, DeadlineError, EngineError, Sample
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 
 class Teacher(Protocol):

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vime_core.api.errors import ConfigError
-from vime_core.config.placeholder import placeholders
-from vime_core.data.limits import LengthLimits, model_context
-from vime_core.data.tokenizer import load_tokenizer
+from vime_core.api import ConfigError
+from vime_core.config import placeholders
+from vime_core.data import LengthLimits, load_tokenizer, model_context
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 
 def check_teacher(config: Config) -> None:

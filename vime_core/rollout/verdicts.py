@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from vime_core.api.reward import Score, Unscored, Verdict
+from vime_core.api import Score, Unscored, Verdict
 
 
 def judge(value: Any, name: str, key: str | None) -> Verdict:

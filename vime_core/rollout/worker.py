@@ -7,22 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vime_core.api.errors import CheckpointError, ConfigError
-from vime_core.api.rollout import (
+from vime_core.api import (
+    CheckpointError,
+    ConfigError,
     GenerateReply,
     GenerateRequest,
     GenerationClient,
     RolloutGenerator,
     SamplingParams,
 )
-from vime_core.batch.step_batch import StepBatch
-from vime_core.config.sections import Config
-from vime_core.data.buffer import DataBuffer
-from vime_core.data.dataset import PromptDataset
-from vime_core.data.ledger import Ledger
-from vime_core.data.limits import LengthLimits
-from vime_core.data.tokenizer import load_tokenizer
-from vime_core.plugin.plugins import Plugins
+from vime_core.batch import StepBatch
+from vime_core.config import Config
+from vime_core.data import DataBuffer, Ledger, LengthLimits, PromptDataset, load_tokenizer
+from vime_core.plugin import Plugins
 from vime_core.rollout.context import RolloutContext
 from vime_core.rollout.convert import to_batch
 from vime_core.rollout.driver import Bounds, RolloutDriver

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vime_core.api.errors import EngineError, VimeError
+from vime_core.api import EngineError, VimeError
 
 #: how often a wait looks whether it was given up, seconds
 _POLL = 0.5

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from vime_core.api.errors import EngineError
+from vime_core.api import EngineError
 from vime_core.runtime.logs import log_tail
 
 #: seconds between looks at a server that is coming up

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import UsageError
+from vime_core.api import UsageError
 from vime_core.runtime.janitor import children, reaping
 from vime_core.runtime.scratch import scratch, variables
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
 
 #: seconds in which a running cluster must take a connection
 _CONNECT = 10.0

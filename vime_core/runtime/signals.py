@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from vime_core.api.errors import Interrupted
+from vime_core.api import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

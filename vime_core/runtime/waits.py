@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vime_core.api.errors import DeadlineError, VimeError
+from vime_core.api import DeadlineError, VimeError
 
 #: how often a wait looks whether the user asked to stop, seconds
 POLL = 0.5

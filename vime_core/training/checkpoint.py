@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import CheckpointError
+from vime_core.api import CheckpointError
 
 if TYPE_CHECKING:
     import torch
 
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 _NAME = re.compile(r"step_(\d{8})$")
 

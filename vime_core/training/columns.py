@@ -18,7 +18,7 @@ import torch
 from vime_core.training.reference_models import TEACHER
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
     from vime_core.training.critic import Critic
     from vime_core.training.forward_backward import LogprobRunner
     from vime_core.training.reference_models import ReferenceModels

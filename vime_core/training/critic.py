@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.algorithms.critic_loss import micro_value_loss, value_quality
-from vime_core.api.errors import CheckpointError, TrainerError
+from vime_core.algorithms import micro_value_loss, value_quality
+from vime_core.api import CheckpointError, TrainerError
 from vime_core.training.forward_backward import ForwardBackward
 from vime_core.training.micro_batch import MicroBatch
 from vime_core.training.model import MegatronModel
@@ -22,12 +22,10 @@ from vime_core.training.optimizer import Optimizer, mean_of_steps
 from vime_core.training.value_head import CriticOutput, response_values
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.metrics import Pair
-    from vime_core.algorithms.prepare import Prepared
-    from vime_core.api.device import DeviceBackend
-    from vime_core.batch.plan import BatchPlan
-    from vime_core.batch.step_batch import StepBatch
-    from vime_core.config.sections import Config
+    from vime_core.algorithms import Pair, Prepared
+    from vime_core.api import DeviceBackend
+    from vime_core.batch import BatchPlan, StepBatch
+    from vime_core.config import Config
     from vime_core.training.parallel import ParallelLayout
 
 #: before every name of a critic's tensors in a checkpoint

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.algorithms.metrics import add_pairs, from_vector, to_vector
-from vime_core.algorithms.metrics import finish as finish_pairs
+from vime_core.algorithms import add_pairs, from_vector, to_vector
+from vime_core.algorithms import finish as finish_pairs
 from vime_core.training.micro_batch import MicroBatch, pack_micro_batch
 from vime_core.training.output_layer import forward_step, response_logprobs
 from vime_core.training.replay import Replay
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.metrics import Pairs
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.algorithms import Pairs
+    from vime_core.batch import StepBatch
     from vime_core.training.model import MegatronModel
     from vime_core.training.output_layer import ResponseLogprobs
     from vime_core.training.parallel import ParallelLayout

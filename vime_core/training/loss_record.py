@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from vime_core.batch.step_batch import SCHEMA
-from vime_core.observe.loss_inputs import LossInputs, write_loss_inputs
+from vime_core.batch import SCHEMA
+from vime_core.observe import LossInputs, write_loss_inputs
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.prepare import Prepared
-    from vime_core.batch.plan import BatchPlan
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.algorithms import Prepared
+    from vime_core.batch import BatchPlan, StepBatch
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from vime_core.api.errors import TrainerError
+from vime_core.api import TrainerError
 
 if TYPE_CHECKING:
     import torch
 
-    from vime_core.api.device import DeviceBackend
+    from vime_core.api import DeviceBackend
     from vime_core.training.model import MegatronModel
     from vime_core.training.offload import Offload
     from vime_core.training.optimizer import Optimizer

@@ -12,7 +12,7 @@ import torch
 from vime_core.training.packed import PackedBatch, pack
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
     from vime_core.training.parallel import ParallelLayout
 
 

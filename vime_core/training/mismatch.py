@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from vime_core.algorithms.sampler_ratio import SamplerRatio, effective_sample_ratio
+from vime_core.algorithms import SamplerRatio, effective_sample_ratio
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
 
 
 def mismatch(

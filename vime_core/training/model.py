@@ -23,7 +23,7 @@ from megatron.core.distributed import (
 from megatron.core.transformer.module import Float16Module
 from megatron.core.utils import unwrap_model
 
-from vime_core.api.errors import CheckpointError
+from vime_core.api import CheckpointError
 from vime_core.training.models.bridge import Exporter, make_bridge, set_rotary
 from vime_core.training.models.hf_files import copy_companions, write_weights
 from vime_core.training.output_layer import LanguageModelOutput, OutputLayer
@@ -31,8 +31,8 @@ from vime_core.training.output_layer import LanguageModelOutput, OutputLayer
 if TYPE_CHECKING:
     from megatron.core.transformer import TransformerConfig
 
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
 
 
 class MegatronModel:

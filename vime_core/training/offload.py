@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vime_core.api.errors import TrainerError
+from vime_core.api import TrainerError
 
 
 @dataclass

@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vime_core.api.errors import ConfigError
-from vime_core.config.architecture import check_same_architecture
+from vime_core.api import ConfigError
+from vime_core.config import check_same_architecture
 from vime_core.training.weight_swap import WeightSwap
 
 if TYPE_CHECKING:
     import torch
 
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
     from vime_core.training.model import MegatronModel
 
 REFERENCE, TEACHER = "ref", "teacher"

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from vime_core.api.errors import TrainerError
+from vime_core.api import TrainerError
 from vime_core.training.replay_rows import check_sampled, local_part, sampled_column, sampled_rows
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
     from vime_core.training.micro_batch import MicroBatch
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.training.replay import RecordedReplay, Replay, SampledReplay
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
     from vime_core.training.replay import RouterReplay
 
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from vime_core.api.errors import TrainerError
-from vime_core.api.streams import FREE_CHOICE, ROUTING
+from vime_core.api import FREE_CHOICE, ROUTING, TrainerError
 
 if TYPE_CHECKING:
-    from vime_core.batch.step_batch import StepBatch
+    from vime_core.batch import StepBatch
     from vime_core.training.micro_batch import MicroBatch
 
 

@@ -15,21 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.algorithms.loss import micro_loss
-from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig, needed_columns
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
-from vime_core.algorithms.prepare import Prepared, prepare_step, wants_old_logp
-from vime_core.api.streams import TOP_IDS
-from vime_core.batch.plan import BatchPlan, forward_of, plan_forward, plan_steps
+from vime_core.algorithms import (
+    NO_LOSS_CONFIG,
+    LossConfig,
+    MicroBatchSlice,
+    Prepared,
+    micro_loss,
+    needed_columns,
+    prepare_step,
+    wants_old_logp,
+)
+from vime_core.api import TOP_IDS
+from vime_core.batch import BatchPlan, forward_of, plan_forward, plan_steps
 from vime_core.training.mismatch import mismatch
 from vime_core.training.optimizer import mean_of_steps
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.correction import Correction
-    from vime_core.algorithms.metrics import Pair
-    from vime_core.api.algorithm import Algorithm
-    from vime_core.batch.step_batch import StepBatch
-    from vime_core.config.sections import Config
+    from vime_core.algorithms import Correction, Pair
+    from vime_core.api import Algorithm
+    from vime_core.batch import StepBatch
+    from vime_core.config import Config
     from vime_core.training.columns import Columns
     from vime_core.training.forward_backward import LogprobRunner
     from vime_core.training.loss_record import LossRecord

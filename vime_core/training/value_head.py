@@ -20,7 +20,7 @@ import torch
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.utils import unwrap_model
 
-from vime_core.api.errors import CheckpointError
+from vime_core.api import CheckpointError
 
 if TYPE_CHECKING:
     from vime_core.training.packed import PackedBatch

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vime_core.api.errors import CheckpointError, TrainerError
+from vime_core.api import CheckpointError, TrainerError
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
+    from vime_core.api import DeviceBackend
     from vime_core.training.model import MegatronModel
 
 Weights = dict[str, torch.Tensor]

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from vime_core.algorithms.correction import corrections_of
-from vime_core.algorithms.loss_config import LossConfig, needed_columns
-from vime_core.algorithms.options import aggregation_of, options_of
-from vime_core.api.weight_sync import WeightSync
-from vime_core.batch.step_batch import StepBatch
-from vime_core.plugin.targets import load_target
+from vime_core.algorithms import LossConfig, aggregation_of, corrections_of, needed_columns, options_of
+from vime_core.api import WeightSync
+from vime_core.batch import StepBatch
+from vime_core.plugin import load_target
 from vime_core.training import checkpoint
 from vime_core.training.columns import Columns
 from vime_core.training.forward_backward import LogprobRunner
@@ -28,9 +26,8 @@ from vime_core.training.replay_routers import make_replay
 from vime_core.training.step import TrainStep
 
 if TYPE_CHECKING:
-    from vime_core.api.algorithm import Algorithm
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import Algorithm, DeviceBackend
+    from vime_core.config import Config
     from vime_core.training.critic import Critic
     from vime_core.training.memory import Part
 

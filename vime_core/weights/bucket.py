@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from vime_core.api.errors import SyncError
+from vime_core.api import SyncError
 from vime_core.weights.checksum import view_of
 from vime_core.weights.manifest import TensorEntry, aligned
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from vime_core.api.errors import DeadlineError
+from vime_core.api import DeadlineError
 
 if TYPE_CHECKING:
     import torch

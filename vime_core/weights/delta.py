@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_core.api.errors import SyncError
+from vime_core.api import SyncError
 from vime_core.weights.manifest import aligned
 
 if TYPE_CHECKING:

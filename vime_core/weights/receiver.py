@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_core.api.errors import SyncError
+from vime_core.api import SyncError
 from vime_core.weights import delta, wire
 from vime_core.weights.bucket import Bucket, entries_of
 from vime_core.weights.channel import Channel, Connect, Rendezvous

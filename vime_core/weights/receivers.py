@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from vime_core.api.errors import EngineError
-from vime_core.plugin.targets import load_target
+from vime_core.api import EngineError
+from vime_core.plugin import load_target
 from vime_core.weights.manifest import Manifest
 from vime_core.weights.received import ReceivedBuckets
 

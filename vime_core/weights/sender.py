@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import ConfigError, SyncError
+from vime_core.api import ConfigError, SyncError
 from vime_core.weights import delta, wire
 from vime_core.weights.bucket import Bucket, Packer
 from vime_core.weights.channel import Channel, Connect, Rendezvous
@@ -20,7 +20,7 @@ from vime_core.weights.manifest import Manifest, TensorEntry
 if TYPE_CHECKING:
     import torch
 
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 
 class StreamPublisher:

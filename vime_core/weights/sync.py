@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from vime_core.api.errors import Interrupted, SyncError, VimeError
-from vime_core.api.weight_sync import EngineProof
+from vime_core.api import EngineProof, Interrupted, SyncError, VimeError
 from vime_core.weights.transaction import TransactionalSync
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
     from vime_core.weights.manifest import Manifest
     from vime_core.weights.rendezvous import RendezvousStore
 
@@ -80,7 +79,7 @@ class StreamSync(TransactionalSync):
             self._point = None
 
     def _terms(self, engines: Any) -> Mapping[str, Any]:
-        from vime_core.runtime.ports import reachable_host
+        from vime_core.runtime import reachable_host
         from vime_core.weights.rendezvous import RendezvousStore
 
         if self._point is None:

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vime_core.api.errors import Interrupted, SyncError, VimeError
-from vime_core.api.weight_sync import EngineProof, Receipt, WeightSync
+from vime_core.api import EngineProof, Interrupted, Receipt, SyncError, VimeError, WeightSync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vime_core.config.sections import Config
-    from vime_core.inference.group import EngineGroup
+    from vime_core.config import Config
+    from vime_core.inference import EngineGroup
     from vime_core.weights.manifest import Manifest
 
 

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import SyncError
+from vime_core.api import SyncError
 from vime_core.weights.channel import Channel
 from vime_core.weights.manifest import aligned
 

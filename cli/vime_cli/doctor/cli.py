@@ -7,7 +7,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from vime_core.plugin.targets import load_target
+from vime_core.plugin import load_target
 
 
 def doctor(argv: list[str]) -> int:

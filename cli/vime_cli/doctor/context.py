@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_cli.doctor.matrix import Matrix
-from vime_core.api.errors import PluginError
-from vime_core.plugin.plugins import Plugins
-from vime_core.plugin.selection import Device
+from vime_core.api import PluginError
+from vime_core.plugin import Device, Plugins
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
+    from vime_core.api import DeviceBackend
 
 
 @dataclass(frozen=True)

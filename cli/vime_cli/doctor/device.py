@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vime_cli.doctor.context import DeviceChoice, DoctorContext
-from vime_core.api.device import DoctorFinding
-from vime_core.api.errors import PluginError
-from vime_core.plugin.selection import Device
-from vime_core.runtime.python_process import run_python
+from vime_core.api import DoctorFinding, PluginError
+from vime_core.plugin import Device
+from vime_core.runtime import run_python
 
 #: seconds for a backend to look at its machine
 DEADLINE = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.units import GIB, MIB, size
-from vime_core.api.device import DoctorFinding
+from vime_core.api import DoctorFinding
 
 #: a run's logs, samples and metrics, and the checkpoints of a tiny model
 RUN = GIB

@@ -21,9 +21,8 @@ from vime_cli.doctor import (
     versions,
 )
 from vime_cli.doctor.context import DoctorContext
-from vime_core.api.device import DoctorFinding
-from vime_core.api.errors import UsageError
-from vime_core.plugin.messages import BLAMABLE, nearest, one_line
+from vime_core.api import DoctorFinding, UsageError
+from vime_core.plugin import BLAMABLE, nearest, one_line
 
 Look = Callable[[DoctorContext], Iterable[DoctorFinding]]
 

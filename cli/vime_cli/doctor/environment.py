@@ -9,9 +9,8 @@ from typing import Any
 
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.ports import LOOPBACK, node_address
-from vime_core.api.device import DoctorFinding
-from vime_core.config.catalogue import Catalogue
-from vime_core.config.environment import read_environment
+from vime_core.api import DoctorFinding
+from vime_core.config import Catalogue, read_environment
 
 
 def look(context: DoctorContext) -> Iterator[DoctorFinding]:

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
-from vime_core.api.device import DoctorFinding
-from vime_core.runtime.python_process import ProcessResult, run_python
+from vime_core.api import DoctorFinding
+from vime_core.runtime import ProcessResult, run_python
 
 #: module -> distributions that bring it
 MODULES = {

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vime_cli.doctor.context import DoctorContext
-from vime_core.api.device import DoctorFinding
+from vime_core.api import DoctorFinding
 
 #: a process of the smallest run (one trainer rank, one engine) was seen with 147 open files; each request in flight,
 #: engine and rank adds some, and Ray itself warns below 4096

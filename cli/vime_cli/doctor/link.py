@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
-from vime_core.api.device import DoctorFinding
-from vime_core.runtime.addresses import free_address
-from vime_core.runtime.python_process import ProcessResult, PythonProcess, run_python
+from vime_core.api import DoctorFinding
+from vime_core.runtime import ProcessResult, PythonProcess, free_address, run_python
 
 #: seconds for both to import torch, meet and sum; within them, seconds for the meeting itself
 DEADLINE, MEETING = 120.0, 30.0

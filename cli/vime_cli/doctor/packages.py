@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from importlib import metadata
 
-from vime_core.plugin.discovery import canonical
+from vime_core.plugin import canonical
 
 
 def installed_version(dist: str) -> str | None:

@@ -7,8 +7,8 @@ from importlib import metadata
 
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import requirement_error, unmet
-from vime_core.api.device import DoctorFinding
-from vime_core.plugin.discovery import CORE_DIST, Candidate, canonical, installed
+from vime_core.api import DoctorFinding
+from vime_core.plugin import CORE_DIST, Candidate, canonical, installed
 
 
 def look(context: DoctorContext) -> Iterator[DoctorFinding]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vime_cli.doctor.context import DoctorContext
-from vime_core.api.device import DoctorFinding
+from vime_core.api import DoctorFinding
 
 LOOPBACK = "127.0.0.1"
 #: ports that are held at once: Ray takes a dozen, a router two, an engine three, a trainer one

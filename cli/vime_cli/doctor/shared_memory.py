@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.units import MIB, size
-from vime_core.api.device import DoctorFinding
+from vime_core.api import DoctorFinding
 
 #: what vLLM's queue between an engine and its workers takes: 10 slots of 16 MiB (VLLM_MQ_MAX_CHUNK_BYTES_MB)
 QUEUE = 160 * MIB

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
 from vime_cli.doctor.versions import ENGINES
-from vime_core.api.device import DoctorFinding
-from vime_core.runtime.python_process import run_python
+from vime_core.api import DoctorFinding
+from vime_core.runtime import run_python
 
 #: seconds for megatron to be imported and adapted
 DEADLINE = 240.0
@@ -21,7 +21,7 @@ def look(context: DoctorContext) -> Iterator[DoctorFinding]:
     if version is None:
         yield DoctorFinding("vllm", True, "not looked at: vLLM is not installed", warns=True)
         return
-    from vime_core.inference.vllm.upstream_fixes import fixes
+    from vime_core.inference import fixes
 
     for fix in (fix for fix in fixes() if not fix.needless(version)):
         applies = fix.applies(version)

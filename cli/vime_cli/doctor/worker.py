@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from vime_core.plugin.messages import BLAMABLE, one_line
+from vime_core.plugin import BLAMABLE, one_line
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
+    from vime_core.api import DeviceBackend
 
 #: numbers that are summed: 4 MiB, which no transport sends in one packet
 COUNT = 1 << 20
@@ -55,7 +55,7 @@ def _chain(error: BaseException | None) -> Iterator[str]:
 
 def device_of(spec: Mapping[str, Any], role: str) -> DeviceBackend:
     """The backend, in a process that has started as one of ``role`` does."""
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
     plugins = Plugins.from_lock(spec["lock"])
     plugins.process_started(role)

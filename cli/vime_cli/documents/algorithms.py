@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vime_core.plugin.plugins import Plugins
+from vime_core.plugin import Plugins
 
 if TYPE_CHECKING:
-    from vime_core.algorithms.info import Described
+    from vime_core.algorithms import Described
 
 _HEAD = """\
 # Algorithms
@@ -33,7 +33,7 @@ ranks. `vime explain loss` prints that sum for one sample of a run.
 
 def described() -> list[Described]:
     """The core's algorithms, in the order of their registration."""
-    from vime_core.algorithms.info import Described
+    from vime_core.algorithms import Described
 
     found = Plugins.load(autoload=False, environ={}).algorithms
     return [Described.of(p.name, p.plugin, p.summary, p.load()) for p in found]

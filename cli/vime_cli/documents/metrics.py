@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vime_core.observe.catalog import CATALOG
-from vime_core.observe.names.metric import Metric
+from vime_core.observe import CATALOG, Metric
 
 _HEAD = """\
 # Metrics

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vime_core.config.catalogue import Catalogue
-from vime_core.config.help import GENERAL, USAGE, explain, groups, usage
+from vime_core.config import GENERAL, USAGE, Catalogue, explain, groups, usage
 
 _HEAD = f"""\
 # The command line of `vime train`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vime_core.plugin.targets import load_target
+from vime_core.plugin import load_target
 
 
 def explain(argv: list[str]) -> int:
@@ -22,7 +22,7 @@ def explain(argv: list[str]) -> int:
 
 
 def _loss(chosen: argparse.Namespace) -> int:
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
     folder = chosen.run / chosen.stage if chosen.stage else chosen.run
     inputs = load_target("vime_core.observe.loss_inputs:read_loss_inputs")(folder / "loss", chosen.step)

@@ -13,18 +13,21 @@ from typing import Any
 
 import torch
 
-from vime_core.algorithms.common import GroupStats, group_stats_of, trainable
-from vime_core.algorithms.kl import kl_loss
-from vime_core.algorithms.loss import policy_loss
-from vime_core.algorithms.loss_config import LossConfig, needed_columns
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
-from vime_core.algorithms.prepare import Prepared
-from vime_core.algorithms.shaping import sampler_as_old
-from vime_core.api.algorithm import Algorithm
-from vime_core.api.errors import DataError
-from vime_core.batch.aggregate import Counted
-from vime_core.batch.step_batch import SCHEMA, StepBatch
-from vime_core.observe.loss_inputs import LossInputs
+from vime_core.algorithms import (
+    GroupStats,
+    LossConfig,
+    MicroBatchSlice,
+    Prepared,
+    group_stats_of,
+    kl_loss,
+    needed_columns,
+    policy_loss,
+    sampler_as_old,
+    trainable,
+)
+from vime_core.api import Algorithm, DataError
+from vime_core.batch import SCHEMA, Counted, StepBatch
+from vime_core.observe import LossInputs
 
 
 @dataclass(frozen=True)

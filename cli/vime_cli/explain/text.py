@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch
 
 from vime_cli.explain.explanation import Explanation
-from vime_core.batch.aggregate import Counted
+from vime_core.batch import Counted
 
 
 def lines(e: Explanation) -> Iterator[str]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from vime_core.api.errors import DataError
+from vime_core.api import DataError
 
 
 class ChatTemplate:

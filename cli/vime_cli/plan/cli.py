@@ -8,9 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 from vime_cli.train import load_plugins
-from vime_core.api.errors import ConfigError, UsageError
-from vime_core.config.resolution import resolve
-from vime_core.plugin.targets import load_target
+from vime_core.api import ConfigError, UsageError
+from vime_core.config import resolve
+from vime_core.plugin import load_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

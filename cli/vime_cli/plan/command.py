@@ -16,13 +16,11 @@ from vime_cli.plan.prompts import Prompts
 from vime_cli.plan.report import Report
 from vime_cli.plan.shape import ModelShape
 from vime_cli.plan.stage_plan import PlanInputs, plan_stage
-from vime_core.api.errors import ConfigError
-from vime_core.config.facts import Facts, read_model
-from vime_core.config.rules import FILE_RULES, RULES
+from vime_core.api import ConfigError
+from vime_core.config import FILE_RULES, RULES, Facts, read_model
 
 if TYPE_CHECKING:
-    from vime_core.config.resolution import Plan, Stage
-    from vime_core.config.sections import Config
+    from vime_core.config import Config, Plan, Stage
 
 
 @dataclass(frozen=True)

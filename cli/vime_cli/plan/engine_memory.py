@@ -11,7 +11,7 @@ from vime_cli.plan.parameters import whole
 from vime_cli.plan.shape import ModelShape
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 #: vLLM's own part of a device, where --vllm-gpu-memory-utilization is not given
 _UTILIZATION = 0.9

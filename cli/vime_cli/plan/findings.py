@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from vime_cli.plan.phases import Holding, holdings
 from vime_cli.plan.stage_plan import PlanInputs, StagePlan, plan_stage
 from vime_cli.units import GIB, MIB
-from vime_core.api.errors import ConfigError
-from vime_core.config.facts import Facts
-from vime_core.config.frozen import FrozenDict
-from vime_core.config.rules import violations
-from vime_core.config.sections import Config
+from vime_core.api import ConfigError
+from vime_core.config import Config, Facts, FrozenDict, violations
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 
 @dataclass(frozen=True)

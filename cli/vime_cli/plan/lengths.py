@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vime_cli.plan.prompts import AT_LONGEST, Prompts
-from vime_core.api.errors import ConfigError
-from vime_core.config.rules.batches import longest_sample
+from vime_core.api import ConfigError
+from vime_core.config import longest_sample
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 #: positions of the quantiles in a step, coprime to most batch sizes, so that long samples are spread over groups
 _STRIDE = 0.6180339887498949

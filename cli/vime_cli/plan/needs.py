@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.algorithms.loss_config import LossConfig
-from vime_core.config.source import Source
-from vime_core.plugin.targets import load_target, looks_like_path, split_target
+from vime_core.algorithms import LossConfig
+from vime_core.config import Source
+from vime_core.plugin import load_target, looks_like_path, split_target
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 #: class attributes of an algorithm that a plan reads
 READ = ("needs", "recompute_old_logprobs")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from vime_cli.plan.layout import Layout
 from vime_cli.plan.lengths import Lengths
-from vime_core.batch.bins import pack_by_tokens, split_until
+from vime_core.batch import pack_by_tokens, split_until
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from vime_cli.plan.layout import Layout
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 ROUTER = "router"
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from vime_cli.plan.machine import Machine
 from vime_cli.units import GIB
-from vime_core.api.errors import PluginError
+from vime_core.api import PluginError
 
 if TYPE_CHECKING:
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime_cli.plan.chat import ChatTemplate
-from vime_core.api.errors import DataError
-from vime_core.data.bad_rows import BadRows
-from vime_core.data.readers import Row, read_rows, split_slice
+from vime_core.api import DataError
+from vime_core.data import BadRows, Row, read_rows, split_slice
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 #: rows that are read, and bytes of a file that is opened for them
 _ROWS = 300

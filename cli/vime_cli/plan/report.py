@@ -12,7 +12,7 @@ from vime_cli.plan.findings import PlanFinding
 from vime_cli.plan.phases import Holding, holdings
 from vime_cli.plan.stage_plan import StagePlan
 from vime_cli.plan.timing import Timing, timing
-from vime_core.config.dump import to_plain
+from vime_core.config import to_plain
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 #: model type -> traits that its config.json does not spell out
 _TRAITS: Mapping[str, Mapping[str, bool]] = {

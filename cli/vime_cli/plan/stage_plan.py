@@ -22,7 +22,7 @@ from vime_cli.plan.traffic import SyncTraffic, traffic
 from vime_cli.plan.trainer_memory import TrainerMemory, trainer_memory
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 
 @dataclass(frozen=True)

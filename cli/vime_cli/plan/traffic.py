@@ -9,7 +9,7 @@ from vime_cli.plan.parameters import whole
 from vime_cli.plan.shape import ModelShape
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from vime_core.api.errors import UsageError
+from vime_core.api import UsageError
 
 TASK = "basic_arithmetic"
 TASK_OPTIONS = {

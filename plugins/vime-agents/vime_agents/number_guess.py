@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vime_core import Environment
-from vime_core.api.environment import Observation
+from vime_core.api import Observation
 
 _INTEGER = re.compile(r"-?\d+")
 

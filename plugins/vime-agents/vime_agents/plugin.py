@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vime_core import Environment, hookimpl
-from vime_core.plugin.registry import Registry
+from vime_core.plugin import Registry
 
 
 @hookimpl

@@ -20,7 +20,7 @@ from vime_core import TorchDevice
 
 if TYPE_CHECKING:
     from vime_core import Config
-    from vime_core.api.device import DoctorFinding
+    from vime_core.api import DoctorFinding
 
 #: Ray's name of the resource
 RESOURCE = "NPU"

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from vime_ascend.probe import Sight, look, missing
 from vime_ascend.versions import IPC_CANN, at_least, cann_version, faults, known
 from vime_ascend.visible import VARIABLE, parse
-from vime_core.api.device import DoctorFinding
-from vime_core.api.errors import ConfigError
-from vime_core.runtime.python_process import ProcessResult, run_python
+from vime_core.api import ConfigError, DoctorFinding
+from vime_core.runtime import ProcessResult, run_python
 
 #: no one has run this on hardware; docs/ascend.md has the list
 UNVERIFIED = "not yet run on an NPU by vime's authors: kernels, HCCL between machines, sleeping engines, MindSpeed"

@@ -11,8 +11,8 @@ from vime_ascend.chips import chip_named
 from vime_ascend.config import AscendOptions
 from vime_ascend.ports import slices
 from vime_core import Config
-from vime_core.api.errors import ConfigError
-from vime_core.config.device_rules import lonely_ranks, megatron_flag, megatron_on
+from vime_core.api import ConfigError
+from vime_core.config import lonely_ranks, megatron_flag, megatron_on
 
 Rule = Callable[[Config, AscendOptions], Iterable[str]]
 
@@ -117,7 +117,7 @@ def devices_of_a_machine(config: Config, options: AscendOptions) -> Iterator[str
 
 
 def kernels_of_the_model(config: Config, options: AscendOptions) -> Iterator[str]:
-    from vime_core.config.facts import read_model
+    from vime_core.config import read_model
 
     kind = (read_model(config.model.hf_checkpoint) or {}).get("model_type")
     if kind in _UNSUPPORTED_ATTENTION:

@@ -8,9 +8,8 @@ from vime_core import DeviceBackend, hookimpl
 
 if TYPE_CHECKING:
     from vime_core import Config, WeightSync
-    from vime_core.api.weight_sync import Topology
-    from vime_core.plugin.options import Options
-    from vime_core.plugin.registry import Registry
+    from vime_core.api import Topology
+    from vime_core.plugin import Options, Registry
 
 #: how a run's configuration names the device once it is settled
 DEVICE = "ascend/ascend"
@@ -55,7 +54,7 @@ def vime_configure(config: Config) -> None:
     if config.cluster.device not in (DEVICE, "ascend"):
         return
     from vime_ascend.flags import violations
-    from vime_core.api.errors import ConfigError
+    from vime_core.api import ConfigError
 
     found = violations(config)
     if found:

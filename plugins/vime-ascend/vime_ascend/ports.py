@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 #: roles that open HCCL communicators, in the order of their slices
 ROLES = ("trainer", "engine")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 #: variable of the runtime; what Ray sets unless it is told not to
 VARIABLE = "ASCEND_RT_VISIBLE_DEVICES"

@@ -23,7 +23,7 @@ from vime_cuda.visible import VARIABLE, index_of, seen
 
 if TYPE_CHECKING:
     from vime_core import Config
-    from vime_core.api.device import DoctorFinding
+    from vime_core.api import DoctorFinding
 
 
 class CudaBackend(TorchDevice):

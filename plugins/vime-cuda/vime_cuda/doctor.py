@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from vime_core.api.device import DoctorFinding
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError, DoctorFinding
 from vime_cuda.environment import ALLOCATOR
 from vime_cuda.probe import Sight, look, missing
 from vime_cuda.versions import INSTALL_ENGINE, driver_fault, faults

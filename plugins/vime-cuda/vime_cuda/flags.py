@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from vime_core import Config
-from vime_core.config.device_rules import lonely_ranks, megatron_flag, megatron_on
+from vime_core.config import lonely_ranks, megatron_flag, megatron_on
 from vime_cuda.config import CudaOptions
 
 Rule = Callable[[Config, CudaOptions], Iterable[str]]
@@ -41,7 +41,7 @@ def needs_transformer_engine(config: Config, options: CudaOptions) -> Iterator[s
 
 def latent_attention(config: Config, options: CudaOptions) -> Iterator[str]:
     """Plain torch modules have no linears without tensor parallelism, which multi-latent attention is made of."""
-    from vime_core.config.facts import read_model
+    from vime_core.config import read_model
 
     model = read_model(config.model.hf_checkpoint) or {}
     if options.trainer == "plain" and model.get("kv_lora_rank"):

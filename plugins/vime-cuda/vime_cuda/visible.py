@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 #: variable of the runtime; what Ray sets unless it is told not to
 VARIABLE = "CUDA_VISIBLE_DEVICES"

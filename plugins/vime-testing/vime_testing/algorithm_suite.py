@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vime_testing.suite import Suite, must, skip
 
 if TYPE_CHECKING:
-    from vime_core.api.algorithm import Algorithm
+    from vime_core.api import Algorithm
     from vime_testing.toy_step import Case, Subject
 
 
@@ -21,7 +21,7 @@ def check_algorithm(algorithm: Any, **arguments: Any) -> None:
         arguments: options, aggregations, seeds, finite_differences: of
             :func:`vime_testing.algorithms.check_algorithm`.
     """
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
     from vime_testing import algorithms
 
     if isinstance(algorithm, str):
@@ -123,7 +123,7 @@ class AlgorithmSuite(Suite):
 
     # the toy step --------------------------------------------------------------------------------------------
     def _subject(self, algorithm: Algorithm) -> Subject:
-        from vime_core.algorithms.loss_config import LossConfig
+        from vime_core.algorithms import LossConfig
         from vime_testing.toy_step import Subject
 
         return Subject(algorithm, algorithm.aggregate, self.options, LossConfig())

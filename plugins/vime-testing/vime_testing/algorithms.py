@@ -23,11 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice, response_index
-from vime_core.api.algorithm import Algorithm
-from vime_core.batch.aggregate import AGGREGATIONS
-from vime_core.batch.plan import plan_steps
-from vime_core.batch.step_batch import SCHEMA, StepBatch
+from vime_core.algorithms import MicroBatchSlice, response_index
+from vime_core.api import Algorithm
+from vime_core.batch import AGGREGATIONS, SCHEMA, StepBatch, plan_steps
 from vime_testing.toy_step import Case, Subject, ToyStepResult, random_case
 
 EXACT = 1e-12  # float64 sums in another order

@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import PluginError
-from vime_core.plugin.discovery import installed
-from vime_core.plugin.plugins import Plugins
-from vime_core.plugin.registry import CORE
+from vime_core.api import PluginError
+from vime_core.plugin import CORE, Plugins, installed
 from vime_testing.plugin_suite import PluginSuite
 from vime_testing.runner import CheckResult, run_suite
 
 if TYPE_CHECKING:
-    from vime_core.plugin.registry import Provider
+    from vime_core.plugin import Provider
     from vime_testing.suite import Suite
 
 #: end of the registration hook's name -> the suite of what it registers, in vime_testing

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vime_core.api.rollout import GenerateReply, GenerateRequest, GenerationClient
+from vime_core.api import GenerateReply, GenerateRequest, GenerationClient
 
 #: the continuation of request number ``call``, continuation ``index``: a text, or an exception to raise
 Script = Callable[[GenerateRequest, int, int], "str | Exception"]

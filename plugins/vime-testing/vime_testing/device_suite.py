@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from vime_core.api.device import DeviceBackend
+from vime_core.api import DeviceBackend
 from vime_testing.suite import Suite, must, skip
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from vime_core.api.environment import Environment, Observation
+from vime_core.api import Environment, Observation
 from vime_testing.suite import Suite, must, skip
 
 #: what a model may say

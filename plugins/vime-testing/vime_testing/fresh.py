@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from vime_core.plugin.messages import BLAMABLE, one_line
+from vime_core.plugin import BLAMABLE, one_line
 
 #: what ``vime plugins list`` and every worker's start must not wait for
 HEAVY = ("torch", "numpy", "pydantic", "rich", "typer", "vllm", "ray", "transformers", "megatron", "mbridge")
@@ -24,7 +24,7 @@ def examine(spec: str) -> dict[str, Any]:
     Raises:
         PluginError: it cannot be loaded.
     """
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
     plugins = Plugins.load([spec], autoload=False, strict=True, environ={})
     found: dict[str, Any] = {"loading": _heavy()}

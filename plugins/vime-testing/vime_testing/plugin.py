@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from vime_core.api.sample import Sample
-    from vime_core.data.tokenizer import Tokenizer
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.api import Sample
+    from vime_core.data import Tokenizer
+    from vime_core.plugin import Plugins
     from vime_testing.client import ScriptedClient
 
 
@@ -24,7 +24,7 @@ def vime_plugins() -> Callable[..., Plugins]:
 
     ``vime_plugins("mine", "./my_reward.py")`` is the core with those two.
     """
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import Plugins
 
     def load(*specs: str, strict: bool = True) -> Plugins:
         return Plugins.load(specs, autoload=False, strict=strict, environ={})

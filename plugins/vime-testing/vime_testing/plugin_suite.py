@@ -6,13 +6,12 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import PluginError
-from vime_core.runtime.python_process import run_python
+from vime_core.api import PluginError
+from vime_core.runtime import run_python
 from vime_testing.suite import Suite, must, skip
 
 if TYPE_CHECKING:
-    from vime_core.plugin.registry import Provider
-    from vime_core.plugin.validation import LoadedPlugin
+    from vime_core.plugin import LoadedPlugin, Provider
 
 #: seconds for a fresh interpreter to load one plugin
 _DEADLINE = 120.0
@@ -78,7 +77,7 @@ class PluginSuite(Suite):
 
         from packaging.requirements import Requirement
 
-        from vime_core.plugin.discovery import CORE_DIST, canonical
+        from vime_core.plugin import CORE_DIST, canonical
 
         owner = self._member().owner
         if owner.dist is None or canonical(owner.dist) == CORE_DIST:

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.api.errors import RewardError
-from vime_core.api.reward import Score, Unscored, Verdict
+from vime_core.api import RewardError, Score, Unscored, Verdict
 from vime_testing.suite import Suite, must, skip
 
 if TYPE_CHECKING:
-    from vime_core.api.sample import Sample
+    from vime_core.api import Sample
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class RewardSuite(Suite):
         return make_sample(example.prompt, label=example.label, response=answer, metadata=example.metadata, index=index)
 
     def _score(self, samples: list[Sample]) -> list[Verdict]:
-        from vime_core.rollout.scoring import Scorer
+        from vime_core.rollout import Scorer
 
         name = str(self.target) if isinstance(self.target, str) else type(self).__name__
         try:

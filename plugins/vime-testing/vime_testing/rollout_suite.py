@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.api.errors import EngineError
-from vime_core.api.rollout import RolloutGenerator, SamplingParams
-from vime_core.api.sample import Group, Sample, Status
+from vime_core.api import EngineError, Group, RolloutGenerator, Sample, SamplingParams, Status
 from vime_testing.suite import Suite, must, skip
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
     from vime_testing.client import Script, ScriptedClient
 
 _CONTEXT = 4096
@@ -41,15 +39,14 @@ class RolloutSuite(Suite):
 
     def config(self) -> Config:
         """The run's configuration, as the generator sees it."""
-        from vime_core.config.sections import Config
+        from vime_core.config import Config
 
         return Config().replace("rollout", rollout_max_response_len=self.max_tokens)
 
     def make(self) -> RolloutGenerator:
         """A new generator, made as a run makes it."""
-        from vime_core.data.limits import LengthLimits
-        from vime_core.rollout.context import RolloutContext
-        from vime_core.rollout.worker import make_generator
+        from vime_core.data import LengthLimits
+        from vime_core.rollout import RolloutContext, make_generator
 
         context = RolloutContext(self.config(), self._tokenizer(), LengthLimits(context=_CONTEXT))
         return make_generator(self.resolve(), context)
@@ -204,7 +201,7 @@ class RolloutSuite(Suite):
         return asyncio.run(asyncio.wait_for(work, self.deadline))
 
     def _well(self, group: Group, samples: Sequence[Sample]) -> None:
-        from vime_core.rollout.group_runner import complaint
+        from vime_core.rollout import complaint
 
         wrong = complaint(group, samples)
         must(not wrong, wrong)

@@ -6,8 +6,8 @@ import unittest
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vime_core.api.errors import VimeError
-from vime_core.plugin.messages import BLAMABLE, one_line
+from vime_core.api import VimeError
+from vime_core.plugin import BLAMABLE, one_line
 from vime_testing.suite import Suite, checks_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vime_core.api.sample import Sample, Status
+from vime_core.api import Sample, Status
 
 
 def make_sample(

@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from vime_core.api.errors import UsageError
-from vime_core.plugin.discovery import RESERVED, canonical, core_version, installed
+from vime_core.api import UsageError
+from vime_core.plugin import RESERVED, canonical, core_version, installed
 
 #: kind -> file of the implementation
 KINDS = {

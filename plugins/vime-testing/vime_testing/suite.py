@@ -11,8 +11,7 @@ import unittest
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 if TYPE_CHECKING:
-    from vime_core.plugin.plugins import Plugins
-    from vime_core.plugin.registry import Registry
+    from vime_core.plugin import Plugins, Registry
 
 
 def must(holds: object, message: str) -> None:
@@ -42,7 +41,7 @@ class Suite:
 
     def loaded(self) -> Plugins:
         """The core and the plugin, and nothing that happens to be installed besides."""
-        from vime_core.plugin.plugins import Plugins
+        from vime_core.plugin import Plugins
 
         return Plugins.load([self.plugin] if self.plugin else [], autoload=False, strict=True, environ={})
 

@@ -14,12 +14,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vime_core.plugin.targets import load_target
+from vime_core.plugin import load_target
 from vime_testing.sync_engine import BenchEngine, Faults, Weights, answer_of
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
-    from vime_core.inference.group import EngineGroup
+    from vime_core.config import Config
+    from vime_core.inference import EngineGroup
 
 #: where a worker of the core's engines finds what a manifest describes
 RECEIVER = "vime_core.weights.transports.host:HostReceiver"
@@ -142,7 +142,7 @@ class SyncBench:
     def _group(self, config: Config) -> EngineGroup:
         import ray
 
-        from vime_core.inference.group import EngineGroup
+        from vime_core.inference import EngineGroup
 
         started = ray.get([actor.started.remote() for actor in self._actors], timeout=_CALL)
         group = EngineGroup([info["name"] for info in started], self._actors, started, config)

@@ -9,11 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.inference.update import UpdatableEngine
-from vime_core.inference.vllm.layout import layout_faults
-from vime_core.weights.manifest import Manifest
-from vime_core.weights.outcome import Outcome
-from vime_core.weights.receivers import make_receiver
+from vime_core.inference import UpdatableEngine, layout_faults
+from vime_core.weights import Manifest, Outcome, make_receiver
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vime_core.data.tokenizer import Tokenizer
+    from vime_core.data import Tokenizer
 
 EOS, PAD = "<eos>", "<pad>"
 _TEMPLATE = (

@@ -17,16 +17,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from vime_core.algorithms.correction import corrections_of
-from vime_core.algorithms.importance import CORRECTIONS
-from vime_core.algorithms.loss import micro_loss
-from vime_core.algorithms.loss_config import LossConfig, needed_columns
-from vime_core.algorithms.metrics import Pair, add_pairs, finish
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice, Reduce, response_index
-from vime_core.algorithms.options import merge_options
-from vime_core.algorithms.prepare import Prepared, prepare_step
-from vime_core.api.algorithm import Algorithm
-from vime_core.batch.step_batch import StepBatch
+from vime_core.algorithms import (
+    CORRECTIONS,
+    LossConfig,
+    MicroBatchSlice,
+    Pair,
+    Prepared,
+    Reduce,
+    add_pairs,
+    corrections_of,
+    finish,
+    merge_options,
+    micro_loss,
+    needed_columns,
+    prepare_step,
+    response_index,
+)
+from vime_core.api import Algorithm
+from vime_core.batch import StepBatch
 
 VOCABULARY = 5
 EXCHANGE_SECONDS = 60.0

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.api.errors import SyncError
+from vime_core.api import SyncError
 from vime_testing.suite import Suite, must, skip
 
 if TYPE_CHECKING:
     import torch
 
-    from vime_core.api.weight_sync import Receipt, WeightSync
-    from vime_core.config.sections import Config
+    from vime_core.api import Receipt, WeightSync
+    from vime_core.config import Config
     from vime_testing.sync_bench import SyncBench
     from vime_testing.sync_engine import Weights
 
@@ -36,7 +36,7 @@ class WeightSyncSuite(Suite):
 
     def config(self) -> Config:
         """The run's configuration. Buckets are small, so that one tensor fills several."""
-        from vime_core.config.sections import Config
+        from vime_core.config import Config
 
         name = self.target if isinstance(self.target, str) else None
         return Config().replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.config import expression
 from vime_core.config.catalogue import as_flag
 from vime_core.config.facts import Facts

@@ -14,7 +14,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from vime_core.api.errors import EngineError
+from vime_core.api import EngineError
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams

@@ -45,7 +45,7 @@ class VimeWorkerExtension:
     def vime_receiver(self) -> WeightReceiver:
         """This worker's, made at the first call: vLLM leaves a mixed-in class no constructor."""
         from vime_core.inference.vllm.weight_loader import WeightReceiver
-        from vime_core.weights.receivers import chosen_receiver
+        from vime_core.weights import chosen_receiver
 
         made: WeightReceiver | None = self.__dict__.get("_vime_receiver")
         if made is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from vime_core.weights.manifest import Manifest
+from vime_core.weights import Manifest
 
 #: a head that shares the embedding's weights may be sent or left out
 TIED_HEAD = "lm_head.weight"

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import EngineError
-from vime_core.api.rollout import GenerateReply
-from vime_core.api.streams import ROUTING
+from vime_core.api import ROUTING, EngineError, GenerateReply
 from vime_core.inference.columns import checked_reply
 from vime_core.inference.vllm.top_logprobs import split_flat
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from vime_core.weights.receivers import RECEIVER_VARIABLE
+from vime_core.weights import RECEIVER_VARIABLE
 
 
 def register() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vime_core.api.rollout import SamplingParams
+from vime_core.api import SamplingParams
 
 
 def vllm_sampling(params: SamplingParams, seed: int | None) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vime_core.api.errors import EngineError
-from vime_core.api.streams import TOP_IDS, TOP_LOGP, TokenStream
+from vime_core.api import TOP_IDS, TOP_LOGP, EngineError, TokenStream
 
 if TYPE_CHECKING:
     from vllm.logprobs import FlatLogprobs

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import EngineError
+from vime_core.api import EngineError
 from vime_core.inference.vllm.routing_runner import tap_routing
 
 if TYPE_CHECKING:

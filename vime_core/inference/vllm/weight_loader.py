@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.inference.vllm.layout import TIED_HEAD, layout_faults
 from vime_core.inference.vllm.upstream_fixes import reset_moe_kernels
-from vime_core.weights.checkpoint import Checkpoint, Source
-from vime_core.weights.manifest import Manifest
-from vime_core.weights.outcome import Outcome
-from vime_core.weights.received import ReceivedBuckets
-from vime_core.weights.receivers import Receive
+from vime_core.weights import Checkpoint, Manifest, Outcome, Receive, ReceivedBuckets, Source
 
 if TYPE_CHECKING:
     import torch

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from vime_core.api.reward import Unscored
-from vime_core.api.sample import Sample
+from vime_core.api import Sample, Unscored
 
 
 def score(sample: Sample) -> float | Unscored:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from vime_core.api.reward import Unscored
-from vime_core.api.sample import Sample
+from vime_core.api import Sample, Unscored
 from vime_core.rollout.rewards.answers import final_answer, gold_answer, normal_form, number
 from vime_core.rollout.rewards.math_process import MathProcess
 

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from vime_core.api.errors import RewardError
+from vime_core.api import RewardError
 
 _START_SECS = 120.0
 _MEMORY_BYTES = 4 << 30

@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vime_core.api.errors import RewardError
-from vime_core.api.reward import Unscored
-from vime_core.api.sample import Sample
+from vime_core.api import RewardError, Sample, Unscored
 
 
 class ReasoningGymReward:

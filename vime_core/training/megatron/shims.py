@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import TrainerError
+from vime_core.api import TrainerError
 from vime_core.training.megatron.torch_proxy import ProxiedDevice, TorchProxy
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.enums import AttnMaskType
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 #: a batch may be padded to this multiple of the tokens in it
 _SLACK = 1.25

@@ -14,14 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import ConfigError, TrainerError
+from vime_core.api import ConfigError, TrainerError
 
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from vime_core.api.device import DeviceBackend
-    from vime_core.config.sections import Config
+    from vime_core.api import DeviceBackend
+    from vime_core.config import Config
 
 #: how rotary frequencies may be scaled (those whose formula is a fixed vector without a factor on attention)
 _ROPE_TYPES = ("default", "linear", "llama3")

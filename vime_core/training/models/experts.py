@@ -16,7 +16,7 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from megatron.core.utils import divide
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 
 class GroupedLinear(torch.nn.Module):

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 from megatron.core.transformer import TransformerConfig
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 
 def _weight(size: int, config: TransformerConfig) -> torch.nn.Parameter:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 from vime_core.training.models.norm import Norm
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.api.errors import SyncError, VimeError
+from vime_core.api import SyncError, VimeError
 from vime_core.weights.channel import CallThread, Channel, Rendezvous
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def rendezvous(terms: Rendezvous, rank: int, library: str) -> tuple[str, int]:
 
     import torch.distributed as dist
 
-    from vime_core.runtime.ports import free_port
+    from vime_core.runtime import free_port
     from vime_core.weights.rendezvous import address_towards
 
     host, port = terms["host"], terms["port"]

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vime_core.api.errors import SyncError
+from vime_core.api import SyncError
 from vime_core.weights.channel import Channel, Rendezvous
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.api.errors import SyncError
+from vime_core.api import SyncError
 from vime_core.weights.channel import Channel, Rendezvous
 from vime_core.weights.rendezvous import address_towards
 from vime_core.weights.sync import StreamSync

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_core.api.errors import SyncError
+from vime_core.api import SyncError
 from vime_core.weights.channel import Channel, Rendezvous
 from vime_core.weights.receiver import StreamReceiver
 from vime_core.weights.sender import StreamPublisher
@@ -13,7 +13,7 @@ from vime_core.weights.transports.gloo import GlooChannel
 from vime_core.weights.transports.shared_memory import SharedMemoryChannel
 
 if TYPE_CHECKING:
-    from vime_core.config.sections import Config
+    from vime_core.config import Config
 
 _CHANNELS: dict[str, type[GlooChannel]] = {"shared_memory": SharedMemoryChannel, "gloo": GlooChannel}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from vime_core.api.errors import SyncError
+from vime_core.api import SyncError
 from vime_core.weights.channel import Rendezvous
 from vime_core.weights.shared_buffer import SharedBuffer, map_bytes
 from vime_core.weights.sync import StreamSync

@@ -16,7 +16,7 @@ from typing import Any
 
 from vime_cli.doctor.packages import installed_version
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from vime_ascend.config import AscendOptions
-from vime_core.weights.channel import Connect
-from vime_core.weights.sender import StreamPublisher
-from vime_core.weights.transports import gloo
+from vime_core.weights import Connect, GlooChannel, GlooSync, StreamPublisher
 
 if TYPE_CHECKING:
     from vime_core import Config
 
 
-class StreamGlooSync(gloo.GlooSync):
+class StreamGlooSync(GlooSync):
     publisher: ClassVar[str] = "vime_ascend.sync.gloo:make_publisher"
 
 
 def make_publisher(config: Config, name: str = "") -> StreamPublisher:
-    return publisher_of(config, gloo.GlooChannel)
+    return publisher_of(config, GlooChannel)
 
 
 def publisher_of(config: Config, connect: Connect) -> StreamPublisher:

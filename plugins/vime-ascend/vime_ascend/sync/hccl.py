@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_ascend.sync.gloo import publisher_of
-from vime_core.weights.channel import Rendezvous
-from vime_core.weights.receiver import StreamReceiver
-from vime_core.weights.sender import StreamPublisher
-from vime_core.weights.sync import StreamSync
-from vime_core.weights.transports.communicator import CommunicatorChannel
+from vime_core.weights import CommunicatorChannel, Rendezvous, StreamPublisher, StreamReceiver, StreamSync
 
 if TYPE_CHECKING:
     from vime_core import Config

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_ascend.sync.gloo import publisher_of
 from vime_ascend.visible import seen
-from vime_core.weights.channel import Rendezvous
-from vime_core.weights.receiver import StreamReceiver
-from vime_core.weights.sender import StreamPublisher
-from vime_core.weights.sync import StreamSync
-from vime_core.weights.transports.device_memory import SharedChannel, from_text, machine, to_text
+from vime_core.weights import (
+    Rendezvous,
+    SharedChannel,
+    StreamPublisher,
+    StreamReceiver,
+    StreamSync,
+    from_text,
+    machine,
+    to_text,
+)
 
 if TYPE_CHECKING:
     import torch

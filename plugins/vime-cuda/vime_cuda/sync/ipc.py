@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.weights.channel import Rendezvous
-from vime_core.weights.receiver import StreamReceiver
-from vime_core.weights.sender import StreamPublisher
-from vime_core.weights.sync import StreamSync
-from vime_core.weights.transports.device_memory import SharedChannel, from_text, machine, to_text
+from vime_core.weights import (
+    Rendezvous,
+    SharedChannel,
+    StreamPublisher,
+    StreamReceiver,
+    StreamSync,
+    from_text,
+    machine,
+    to_text,
+)
 from vime_cuda.sync.publisher import publisher_of
 
 if TYPE_CHECKING:

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.weights.channel import Rendezvous
-from vime_core.weights.receiver import StreamReceiver
-from vime_core.weights.sender import StreamPublisher
-from vime_core.weights.sync import StreamSync
-from vime_core.weights.transports.communicator import CommunicatorChannel
+from vime_core.weights import CommunicatorChannel, Rendezvous, StreamPublisher, StreamReceiver, StreamSync
 from vime_cuda.sync.publisher import publisher_of
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_core.weights.channel import Connect
-from vime_core.weights.sender import StreamPublisher
+from vime_core.weights import Connect, StreamPublisher
 from vime_cuda.config import CudaOptions
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+from .cpu import CpuBackend as CpuBackend

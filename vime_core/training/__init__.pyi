@@ -1,0 +1,10 @@
+from .logprobs import VocabShard as VocabShard
+from .logprobs import token_logprobs as token_logprobs
+from .megatron.shims import MegatronShims as MegatronShims
+from .megatron.shims import apply_optional_imports as apply_optional_imports
+from .memory import PARTS as PARTS
+from .memory import Part as Part
+from .models.bridge import supported_model_types as supported_model_types
+from .models.spec import TRANSFORMER_OVERRIDES as TRANSFORMER_OVERRIDES
+from .models.spec import install as install
+from .worker import TrainerWorker as TrainerWorker
