@@ -117,7 +117,7 @@ class Source:
         else:
             return None
         module = base.joinpath(*parts)
-        candidates = (module.with_suffix(".py"), module / "__init__.py")
+        candidates = (module.with_suffix(".py"), module / "__init__.pyi", module / "__init__.py")  # a lazy door's stub
         return next((path for path in candidates if path.is_file()), None)
 
     def type_of(self, node: ast.AST) -> Any:
