@@ -12,9 +12,10 @@ from vime_testing.toy_step import small_batch
 from vime_core.algorithms.correction import Correction, CorrectionResult, combine, corrections_of
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.importance import CORRECTIONS, icepop, mis, opsm, tis
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.api.errors import ConfigError, TrainerError
@@ -137,10 +138,14 @@ def test_through_the_whole_loss(golden_loss: Golden, name: str, options: Golden,
     loss_config = LossConfig(correction=name, correction_options=options)
     batch, wider = batch_of(inputs), merge_options(Grpo(), {"eps_clip_high": 0.28})
     corrections = corrections_of(loss_config, CORRECTIONS.__getitem__)
-    prepared = prepare_step(Grpo(), wider, batch, "sample_mean", loss_config=loss_config, corrections=corrections)
+    prepared = prepare_step(
+        Objective(Grpo(), wider, "sample_mean", loss_config=loss_config, corrections=corrections), batch
+    )
     share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), dtype=torch.float64)
     loss, _ = micro_loss(
-        Grpo(), wider, share.view(flat(inputs["logp"])), flat(inputs["adv_tok"]), share.weight, share.correction
+        Objective(Grpo(), wider),
+        share.view(flat(inputs["logp"])),
+        TokenColumns(flat(inputs["adv_tok"]), share.weight, correction=share.correction),
     )
     assert float(loss) == pytest.approx(golden_loss["offpolicy"][want], abs=1e-6)
 
@@ -237,12 +242,14 @@ def test_rejected_tokens_keep_their_place_unless_told(leave: bool) -> None:
     loss_config = LossConfig(correction="icepop", correction_options={"leave_denominator": leave})
     batch = of_ratios(1.0, 1.0, 100.0, 1.0)
     prepared = prepare_step(
-        Grpo(),
-        OPTIONS,
+        Objective(
+            Grpo(),
+            OPTIONS,
+            "token_mean",
+            loss_config=loss_config,
+            corrections=corrections_of(loss_config, CORRECTIONS.__getitem__),
+        ),
         batch,
-        "token_mean",
-        loss_config=loss_config,
-        corrections=corrections_of(loss_config, CORRECTIONS.__getitem__),
     )
     assert prepared.weight([0])[0] == (pytest.approx(1 / 3) if leave else 1 / 4)
     assert prepared.metrics["trainable_tokens"] == (3 if leave else 4)
@@ -285,7 +292,7 @@ def test_a_correction_sees_only_what_counts() -> None:
     loss_config = LossConfig(correction="look", mask_truncated_samples=True)
     batch = pair([0.0] * 2, [0.0] * 2, [[1], [1]], truncated=[True, False], reward=[1.0, 0.0])
     prepared = prepare_step(
-        Grpo(), OPTIONS, batch, "token_mean", loss_config=loss_config, corrections=[Correction("look", look)]
+        Objective(Grpo(), OPTIONS, "token_mean", loss_config=loss_config, corrections=[Correction("look", look)]), batch
     )
     assert seen == [[False, True]]
     assert prepared.correction is None or prepared.correction.tolist() == [1.0, 1.0]
@@ -330,4 +337,4 @@ def test_needs_and_when_they_are_read() -> None:
     assert not LossConfig().recompute_old_logprobs
     batch = small_batch([[1]], rollout_logp=[-1.0])
     with pytest.raises(TrainerError, match="needs old_logp"):
-        prepare_step(Grpo(), OPTIONS, batch, "token_mean", loss_config=TIS)
+        prepare_step(Objective(Grpo(), OPTIONS, "token_mean", loss_config=TIS), batch)

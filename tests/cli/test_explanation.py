@@ -13,10 +13,11 @@ from vime_cli.explain.text import lines
 from vime_cli.main import main
 from vime_testing.toy_step import random_case
 
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.api.errors import DataError
@@ -40,7 +41,9 @@ def keep(
     """Write the file of a step as the trainer does; the metrics of each optimizer step."""
     algorithm, case = algorithm_of(name), random_case(3, frozenset({"ref_logp"}))
     options = merge_options(algorithm, {})
-    prepared = prepare_step(algorithm, options, case.batch, aggregation, fixed_length=8, loss_config=loss_config)
+    prepared = prepare_step(
+        Objective(algorithm, options, aggregation, fixed_length=8, loss_config=loss_config), case.batch
+    )
     logp = case.log_probs(case.logits)
     rollouts = len(set(case.batch.rollout.tolist()))
     plans = plan_steps(
@@ -54,7 +57,9 @@ def keep(
         )
         view = share.view(logp[share.index])
         _, pairs = micro_loss(
-            algorithm, options, view, share.advantage, share.weight, share.correction, None, loss_config
+            Objective(algorithm, options, loss_config=loss_config),
+            view,
+            TokenColumns(share.advantage, share.weight, correction=share.correction),
         )
         metrics.append(finish(pairs))
     facts = {"algorithm": name, "options": plain(options), "terms": plain(loss_config), "temperature": 1.0}

@@ -1,5 +1,5 @@
 from .aggregate import AGGREGATIONS as AGGREGATIONS
-from .aggregate import Counted as Counted
+from .aggregate import StepTokens as StepTokens
 from .aggregate import check_aggregation as check_aggregation
 from .aggregate import token_weights as token_weights
 from .bins import pack_by_tokens as pack_by_tokens
