@@ -15,7 +15,7 @@ from vime_core.algorithms.options import aggregation_of, merge_options, options_
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.sft import Sft
 from vime_core.api.errors import ConfigError, TrainerError
-from vime_core.batch.plan import plan_steps
+from vime_core.batch.plan import Packing, plan_steps
 from vime_core.config.sections import Config
 
 OPTIONS = merge_options(Grpo(), {})
@@ -34,7 +34,7 @@ def test_the_weights_of_planned_steps_cover_every_trainable_token_once() -> None
     case = random_case(3)
     rollouts = len(set(case.batch.rollout.tolist()))
     prepared = prepare_step(Objective(Grpo(), OPTIONS, "rollout_mean"), case.batch)
-    steps = plan_steps(case.batch, global_batch_size=1, dp_size=1, max_tokens=None)
+    steps = plan_steps(case.batch, Packing(dp_size=1, max_tokens=None), global_batch_size=1)
     weights = torch.stack([prepared.weight(step.samples) for step in steps])
     assert len(steps) == rollouts
     assert torch.equal((weights > 0).sum(0).bool(), prepared.mask)

@@ -21,7 +21,7 @@ from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.api.errors import DataError
-from vime_core.batch.plan import plan_steps
+from vime_core.batch.plan import Packing, plan_steps
 from vime_core.observe.loss_inputs import read_loss_inputs
 from vime_core.plugin.plugins import Plugins
 from vime_core.training.loss_record import LossRecord, plain
@@ -47,7 +47,9 @@ def keep(
     logp = case.log_probs(case.logits)
     rollouts = len(set(case.batch.rollout.tolist()))
     plans = plan_steps(
-        case.batch, global_batch_size=-(-rollouts // optimizer_steps), dp_size=1, max_tokens=None, micro_batch_size=2
+        case.batch,
+        Packing(dp_size=1, max_tokens=None, micro_batch_size=2),
+        global_batch_size=-(-rollouts // optimizer_steps),
     )
     metrics = []
     for plan in plans:

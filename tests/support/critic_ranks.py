@@ -40,14 +40,16 @@ class Targets(Algorithm):
 
 
 def plans_of(config: Any, layout: Any, batch: Any) -> Any:
-    from vime_core.batch.plan import plan_steps
+    from vime_core.batch.plan import Packing, plan_steps
 
     return plan_steps(
         batch,
+        Packing(
+            dp_size=layout.dp_size,
+            max_tokens=config.train.max_tokens_per_gpu * layout.cp_size,
+            length_multiple=2 * layout.cp_size if layout.cp_size > 1 else 1,
+        ),
         global_batch_size=len(batch),
-        dp_size=layout.dp_size,
-        max_tokens=config.train.max_tokens_per_gpu * layout.cp_size,
-        length_multiple=2 * layout.cp_size if layout.cp_size > 1 else 1,
     )
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from vime_core.api import ConfigError, TrainerError
+from vime_core.api import ConfigError, Options, TrainerError
 from vime_core.batch import SCHEMA, StepBatch
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Correction:
 
     name: str
     function: CorrectionFunction
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
     def __call__(self, batch: StepBatch, advantage: torch.Tensor) -> CorrectionResult:
         """Raises:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,7 +24,7 @@ from vime_core.algorithms import (
     prepare_step,
 )
 from vime_core.api import TOP_IDS
-from vime_core.batch import BatchPlan, forward_of, plan_forward, plan_steps
+from vime_core.batch import BatchPlan, Packing, forward_of, plan_forward, plan_steps
 from vime_core.training.mismatch import mismatch
 from vime_core.training.optimizer import mean_of_steps
 
@@ -102,23 +102,22 @@ class TrainStep:
         return mismatch(batch, logp, samples=plans[0].samples, detailed=loss_config.get_mismatch_metrics)
 
     def _plan(self, batch: StepBatch) -> list[BatchPlan]:
-        packing = self._packing_of(self.config.train.max_tokens_per_gpu)
-        return plan_steps(batch, global_batch_size=self.config.global_batch, **packing)
+        return plan_steps(batch, self._packing_of(self.config.train.max_tokens_per_gpu), self.config.global_batch)
 
     def _forward(self, batch: StepBatch, plans: Sequence[BatchPlan]) -> Sequence[Sequence[int]]:
         """This rank's micro-batches of passes without gradient: those of training, or of a size of their own."""
         cap, rank = self.config.train.log_probs_max_tokens_per_gpu, self.passes.layout.dp_rank
-        return (forward_of(plans) if cap is None else plan_forward(batch, **self._packing_of(cap)))[rank]
+        return (forward_of(plans) if cap is None else plan_forward(batch, self._packing_of(cap)))[rank]
 
-    def _packing_of(self, cap: int | None) -> dict[str, Any]:
+    def _packing_of(self, cap: int | None) -> Packing:
         train, layout = self.config.train, self.passes.layout
-        return {
-            "dp_size": layout.dp_size,
-            "max_tokens": cap * layout.cp_size if cap and train.use_dynamic_batch_size else None,
-            "micro_batch_size": train.micro_batch_size,
-            "balance": "cost" if train.balance_data else "order",
-            "length_multiple": 2 * layout.cp_size if layout.cp_size > 1 else 1,
-        }
+        return Packing(
+            dp_size=layout.dp_size,
+            max_tokens=cap * layout.cp_size if cap and train.use_dynamic_batch_size else None,
+            micro_batch_size=train.micro_batch_size,
+            balance="cost" if train.balance_data else "order",
+            length_multiple=2 * layout.cp_size if layout.cp_size > 1 else 1,
+        )
 
     def _optimizer_step(self, prepared: Prepared, plan: BatchPlan) -> _Done:
         for chunk in self.passes.model.chunks:
