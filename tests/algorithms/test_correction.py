@@ -11,7 +11,7 @@ from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.correction import Correction, CorrectionResult, combine, corrections_of
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.importance import CORRECTIONS, icepop, mis, opsm, tis
+from vime_core.algorithms.importance import CORRECTIONS, Mis, icepop, opsm, tis
 from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
@@ -64,14 +64,14 @@ def final(result: CorrectionResult, batch: StepBatch) -> torch.Tensor:
 @pytest.mark.parametrize(("mode", "suffix"), [("truncate", "_2"), ("clip", "_0.5_2"), ("mask", "_0.5_2")])
 def test_levels_and_modes(golden_loss: Golden, level: str, mode: str, suffix: str) -> None:
     batch = batch_of(golden_loss["inputs"]["A"])
-    got = final(mis(batch, nothing(batch), level=level, mode=mode, low=0.5, high=2.0), batch)
+    got = final(Mis(level=level, mode=mode, low=0.5, high=2.0)(batch, nothing(batch)), batch)
     torch.testing.assert_close(got, flat(golden_loss["offpolicy"][f"{level}_{mode}{suffix}"]), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
 def test_the_ratio_itself(golden_loss: Golden, level: str) -> None:
     batch = batch_of(golden_loss["inputs"]["A"])
-    got = final(mis(batch, nothing(batch), level=level, mode="clip", low=0.0, high=100.0), batch)
+    got = final(Mis(level=level, mode="clip", low=0.0, high=100.0)(batch, nothing(batch)), batch)
     torch.testing.assert_close(got, flat(golden_loss["offpolicy"][f"{level}_raw"]), atol=1e-6, rtol=0)
 
 
@@ -90,23 +90,23 @@ def test_truncation_by_name(golden_loss: Golden) -> None:
 
 def test_normalized_to_a_mean_of_one(golden_loss: Golden) -> None:
     batch, want = batch_of(golden_loss["inputs"]["A"]), golden_loss["offpolicy"]
-    got = final(mis(batch, nothing(batch), mode="truncate", normalize=True), batch)
+    got = final(Mis(mode="truncate", normalize=True)(batch, nothing(batch)), batch)
     torch.testing.assert_close(got, flat(want["token_truncate_2_normalised"]), atol=1e-6, rtol=0)
-    plain = final(mis(batch, nothing(batch), mode="truncate"), batch)
+    plain = final(Mis(mode="truncate")(batch, nothing(batch)), batch)
     mean = float(plain[batch.t("mask")].mean())
     assert mean == pytest.approx(want["token_truncate_2_batch_mean"], abs=1e-6)
 
 
 def test_sequences_are_normalized_as_sequences(golden_loss: Golden) -> None:
     batch = batch_of(golden_loss["inputs"]["A"])
-    got = final(mis(batch, nothing(batch), level="sequence", mode="truncate", normalize=True), batch)
+    got = final(Mis(level="sequence", mode="truncate", normalize=True)(batch, nothing(batch)), batch)
     firsts = [got[batch.seg() == i].max() for i in range(len(batch))]
     assert float(torch.stack(firsts).mean()) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_veto(golden_loss: Golden) -> None:
     batch, want = batch_of(golden_loss["inputs"]["A"]), golden_loss["offpolicy"]["veto_keep_min_ratio_0.45"]
-    result = mis(batch, nothing(batch), mode="truncate", veto=0.45)
+    result = Mis(mode="truncate", veto=0.45)(batch, nothing(batch))
     kept = [bool(result.keep[batch.seg() == i].all()) for i in range(len(batch))]
     assert kept == [bool(x) for x in want]
     assert result.metrics["vetoed_samples"] == result.metrics["rejected_samples"] == 2 / 6
@@ -155,7 +155,7 @@ def test_r2_bounds_are_on_the_ratio(cases_loss: Golden) -> None:
     case = cases_loss["R2"]
     low, high = case["inputs"]["bounds"]
     batch = of_ratios(*case["inputs"]["ratios"])
-    for result in (icepop(batch, nothing(batch), low=low, high=high), mis(batch, nothing(batch), low=low, high=high)):
+    for result in (icepop(batch, nothing(batch), low=low, high=high), Mis(low=low, high=high)(batch, nothing(batch))):
         assert result.keep.int().tolist() == case["right"]
 
 
@@ -173,7 +173,7 @@ def test_r4_a_missing_log_prob_weighs_one_and_is_counted(cases_loss: Golden, nam
     case = cases_loss["R4"]
     old = [float(x) for x in case["inputs"]["old_logp"]]
     batch = pair(old, [float(x) for x in case["inputs"]["rollout_logp"]])
-    result = CORRECTIONS[name](batch, nothing(batch))
+    result = Correction(name, CORRECTIONS[name])(batch, nothing(batch))
     assert final(result, batch).tolist() == case["right"]["weights"]
     assert result.metrics["missing_rollout_logprobs"] == 1
 
@@ -196,7 +196,7 @@ def test_r11_kept_sequences_are_truncated_token_by_token(cases_loss: Golden) -> 
     low, high = case["bounds"]
     batch = of_ratios(*case["token_ratios"])
     bounds = {"low": low, "high": high, "reject_low": low, "reject_high": high}
-    weight = final(mis(batch, nothing(batch), mode="clip", reject_level="geometric", **bounds), batch)
+    weight = final(Mis(mode="clip", reject_level="geometric", **bounds)(batch, nothing(batch)), batch)
     assert float((-weight * case["adv"]).mean()) == pytest.approx(cases_loss["R11"]["right"]["loss"], abs=1e-6)
 
 
@@ -218,7 +218,7 @@ def test_infinite_log_ratios_are_bounded() -> None:
 def test_a_sequence_of_missing_tokens_keeps_the_known_ones_ratio() -> None:
     batch = pair([math.log(3.0), 0.0], [0.0, math.nan])
     for level in ("sequence", "geometric"):
-        got = final(mis(batch, nothing(batch), level=level, mode="clip", high=10.0), batch)
+        got = final(Mis(level=level, mode="clip", high=10.0)(batch, nothing(batch)), batch)
         assert got.tolist() == pytest.approx([3.0, 3.0])
 
 
@@ -227,7 +227,7 @@ def test_rejection_at_each_level() -> None:
     old = [math.log(4), math.log(0.25), math.log(3)]
     batch = pair(old, [0.0] * 3, [[1, 1], [1]])
     kept = {
-        level: mis(batch, nothing(batch), mode="truncate", reject_level=level, reject_high=2.0).keep.tolist()
+        level: Mis(mode="truncate", reject_level=level, reject_high=2.0)(batch, nothing(batch)).keep.tolist()
         for level in ("token", "sequence", "geometric")
     }
     assert kept == {
@@ -260,13 +260,13 @@ def test_rejected_tokens_keep_their_place_unless_told(leave: bool) -> None:
 def test_nothing_trainable_gives_no_numbers() -> None:
     batch = pair([0.0], [0.0], [[0]])
     for name, function in CORRECTIONS.items():
-        result = function(batch, nothing(batch))
+        result = Correction(name, function)(batch, nothing(batch))
         assert result.metrics.keys() <= {"missing_rollout_logprobs"}, name
 
 
 def test_everything_rejected_is_a_zero_and_not_a_nan() -> None:
     batch = of_ratios(1e-6, 1e-6)
-    result = mis(batch, nothing(batch), normalize=True)
+    result = Mis(normalize=True)(batch, nothing(batch))
     assert final(result, batch).tolist() == [0.0, 0.0]
     assert result.metrics["rejected_samples"] == 1.0
     assert "ess" not in result.metrics
