@@ -35,8 +35,7 @@ def test_no_function_is_over_sixty_lines() -> None:
 
 def test_no_function_takes_more_than_ten_parameters() -> None:
     found = [where(p, f) for p in ALL for f in functions(p) if parameters(f) > 10]
-    # a correction's keywords are the declaration of its options, read from its signature
-    assert [line.split(":")[0] for line in found] == ["vime_core/algorithms/importance.py"]
+    assert found == []
 
 
 def test_no_file_is_over_350_lines_and_the_usual_one_is_short() -> None:

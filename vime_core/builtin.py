@@ -95,13 +95,13 @@ def vime_register_rewards(registry: Registry[Any]) -> None:
 
 @hookimpl
 def vime_register_corrections(registry: Registry[CorrectionFunction]) -> None:
-    for name, summary in (
+    for target, summary in (
         ("tis", "truncated importance sampling against the sampler: bounds the weight of a token"),
         ("icepop", "importance weights within bounds; tokens outside them are rejected"),
-        ("mis", "importance weights of tokens or sequences: truncated, clipped or masked, with rejection and veto"),
+        ("Mis", "importance weights of tokens or sequences: truncated, clipped or masked, with rejection and veto"),
         ("opsm", "drops sequences of negative advantage that drifted away from the sampler"),
     ):
-        registry.add(name, f"vime_core.algorithms.importance:{name}", summary=summary)
+        registry.add(target.lower(), f"vime_core.algorithms.importance:{target}", summary=summary)
 
 
 @hookimpl

@@ -17,8 +17,9 @@ from vime_core.algorithms.common import bounded_exp, clipped_loss, group_stats, 
 from vime_core.algorithms.critic_loss import value_loss
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.gspo import Gspo
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.ppo import Ppo
 from vime_core.algorithms.prepare import prepare_step
@@ -43,7 +44,7 @@ def advantages(reward: list[float], group: list[int], options: Any, **columns: A
 
 def weights(name: str, masks: list[list[int]], **columns: Any) -> torch.Tensor:
     batch = small_batch(masks, **columns)
-    return prepare_step(Grpo(), STD, batch, name, fixed_length=8).weight(range(len(masks)))
+    return prepare_step(Objective(Grpo(), STD, name, fixed_length=8), batch).weight(range(len(masks)))
 
 
 def axis(mask: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,7 +87,7 @@ def test_statistics_come_before_the_selection(case: Report) -> None:
     inputs = case["inputs"]
     cut = [i in inputs["dropped"] for i in range(4)]
     batch = small_batch([[1]] * 4, reward=inputs["rewards"], group=inputs["group"], truncated=cut)
-    prepared = prepare_step(DropsTruncated(), NO_STD, batch, "sample_mean")
+    prepared = prepare_step(Objective(DropsTruncated(), NO_STD, "sample_mean"), batch)
     assert prepared.advantage[prepared.mask].tolist() == case["right"]
     assert prepared.weight(range(4)).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
 
@@ -184,7 +185,7 @@ def test_equal_values_whiten_to_zero(value: float) -> None:
 def test_each_sample_of_a_rollout_keeps_its_own_mask(case: Report) -> None:
     masks, adv = case["inputs"]["step_masks"], case["inputs"]["adv"]
     batch = small_batch([*masks, [1]], reward=[2 * adv, 2 * adv, 0.0], rollout=[0, 0, 1])
-    prepared = prepare_step(Grpo(), NO_STD, batch, "token_mean")
+    prepared = prepare_step(Objective(Grpo(), NO_STD, "token_mean"), batch)
     assert prepared.advantage[:8].reshape(2, 4).tolist() == case["right"]
 
 
@@ -206,7 +207,7 @@ def test_the_logged_kl_is_not_the_reward(case: Report) -> None:
     old = torch.full((2,), -1.0)
     columns = {"ref_logp": old - torch.tensor(inputs["kl"]), "values": torch.zeros(2)}
     batch = small_batch([[1, 1]], reward=[inputs["reward"]]).with_old_logp(old).with_columns(**columns)
-    prepared = prepare_step(Ppo(), merge_options(Ppo(), {"kl_coef": inputs["kl_coef"]}), batch, "token_mean")
+    prepared = prepare_step(Objective(Ppo(), merge_options(Ppo(), {"kl_coef": inputs["kl_coef"]}), "token_mean"), batch)
     assert prepared.metrics["reward_kl"] == pytest.approx(case["right"]["logged_kl"])
     assert prepared.advantage.tolist() == pytest.approx([0.85, 0.9])
 
@@ -241,10 +242,10 @@ def gspo_loss(masks: list[list[int]], advantage: list[float]) -> float:
     """At ratio 1, with GSPO's own aggregation."""
     batch = small_batch(masks)
     options = merge_options(Gspo(), {})
-    prepared = prepare_step(Gspo(), options, batch, Gspo.aggregate)
+    prepared = prepare_step(Objective(Gspo(), options, Gspo.aggregate), batch)
     share = MicroBatchSlice.of(prepared, prepared.weight(range(len(masks))), range(len(masks)))
     view = share.view(torch.full((batch.response_tokens,), -1.0))
-    return float(micro_loss(Gspo(), options, view, torch.tensor(advantage), share.weight)[0])
+    return float(micro_loss(Objective(Gspo(), options), view, TokenColumns(torch.tensor(advantage), share.weight))[0])
 
 
 @report("R12")
@@ -279,7 +280,7 @@ def test_unselected_tokens_leave_the_denominator(case: Report) -> None:
         def select(self, batch: Any, options: Any) -> torch.Tensor:
             return torch.tensor([True, False])
 
-    prepared = prepare_step(KeepsFirst(), STD, small_batch([[1] * 3, [1] * 5]), "token_mean")
+    prepared = prepare_step(Objective(KeepsFirst(), STD, "token_mean"), small_batch([[1] * 3, [1] * 5]))
     assert float(prepared.weight([0, 1]).sum()) == pytest.approx(case["right"])
 
 

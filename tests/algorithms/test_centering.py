@@ -13,9 +13,10 @@ from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.centering import ImportanceWeight, centered_loss
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.api.errors import TrainerError
@@ -134,19 +135,15 @@ def test_in_the_loss_of_any_algorithm(table: Golden, flags: str, name: str) -> N
     loss_config = terms_of(f"--use-score-centering --score-centering-top-k 4 {flags}")
     assert loss_config.correction is None  # it is inside
     batch, options = batch_of(table), merge_options(Grpo(), {})
-    prepared = prepare_step(Grpo(), options, batch, "sample_mean", loss_config=loss_config)
+    prepared = prepare_step(Objective(Grpo(), options, "sample_mean", loss_config=loss_config), batch)
     share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=loss_config.needs)
     logits = torch.tensor([*table["logits"], table["logits"][0]], requires_grad=True)
     own, heads = torch.tensor([*table["targets"], 0]), batch.t(TOP_IDS.name).long()
     named, _ = token_logprobs(logits, torch.eye(7), torch.cat([own[:, None], heads], 1), VocabShard(0, 7), 1.0, 2)
     loss, _ = micro_loss(
-        Grpo(),
-        options,
+        Objective(Grpo(), options, loss_config=loss_config),
         share.view(named[:, 0]),
-        share.advantage,
-        share.weight,
-        loss_config=loss_config,
-        topk_logprobs=named[:, 1:],
+        TokenColumns(share.advantage, share.weight, topk_logprobs=named[:, 1:]),
     )
     loss.backward()
     scale = (prepared.advantage * prepared.weight(range(2)))[:4].double()
@@ -160,21 +157,27 @@ def test_in_the_loss_of_any_algorithm(table: Golden, flags: str, name: str) -> N
 def test_without_the_log_probs_it_says_so(table: Golden) -> None:
     loss_config = terms_of("--use-score-centering --score-centering-top-k 4")
     batch, options = batch_of(table), merge_options(Grpo(), {})
-    prepared = prepare_step(Grpo(), options, batch, "sample_mean", loss_config=loss_config)
+    prepared = prepare_step(Objective(Grpo(), options, "sample_mean", loss_config=loss_config), batch)
     share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=loss_config.needs)
     with pytest.raises(TrainerError, match="no log-probs of the sampler's likeliest tokens"):
-        micro_loss(Grpo(), options, share.view(torch.zeros(5)), share.advantage, share.weight, loss_config=loss_config)
+        micro_loss(
+            Objective(Grpo(), options, loss_config=loss_config),
+            share.view(torch.zeros(5)),
+            TokenColumns(share.advantage, share.weight),
+        )
     with pytest.raises(TrainerError, match="needs rollout_top_ids, rollout_top_logp"):
-        prepare_step(Grpo(), options, small_batch([[1]]), "sample_mean", loss_config=loss_config)
+        prepare_step(Objective(Grpo(), options, "sample_mean", loss_config=loss_config), small_batch([[1]]))
 
 
 def test_a_plain_gradient_has_no_ratio(table: Golden) -> None:
     batch, options, loss_config = batch_of(table), merge_options(Grpo(), {}), terms_of("")
-    prepared = prepare_step(Grpo(), options, batch, "sample_mean", loss_config=loss_config)
+    prepared = prepare_step(Objective(Grpo(), options, "sample_mean", loss_config=loss_config), batch)
     share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), old_logp=torch.full((5,), -9.0))
     logp = torch.full((5,), -1.0, requires_grad=True)
     loss, metrics = micro_loss(
-        Grpo(), options, share.view(logp), share.advantage, share.weight, loss_config=loss_config
+        Objective(Grpo(), options, loss_config=loss_config),
+        share.view(logp),
+        TokenColumns(share.advantage, share.weight),
     )
     loss.backward()
     want = -prepared.advantage.double() * prepared.weight(range(2))

@@ -11,10 +11,11 @@ from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.correction import Correction, CorrectionResult, combine, corrections_of
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.importance import CORRECTIONS, icepop, mis, opsm, tis
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.importance import CORRECTIONS, Mis, icepop, opsm, tis
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.api.errors import ConfigError, TrainerError
@@ -63,14 +64,14 @@ def final(result: CorrectionResult, batch: StepBatch) -> torch.Tensor:
 @pytest.mark.parametrize(("mode", "suffix"), [("truncate", "_2"), ("clip", "_0.5_2"), ("mask", "_0.5_2")])
 def test_levels_and_modes(golden_loss: Golden, level: str, mode: str, suffix: str) -> None:
     batch = batch_of(golden_loss["inputs"]["A"])
-    got = final(mis(batch, nothing(batch), level=level, mode=mode, low=0.5, high=2.0), batch)
+    got = final(Mis(level=level, mode=mode, low=0.5, high=2.0)(batch, nothing(batch)), batch)
     torch.testing.assert_close(got, flat(golden_loss["offpolicy"][f"{level}_{mode}{suffix}"]), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
 def test_the_ratio_itself(golden_loss: Golden, level: str) -> None:
     batch = batch_of(golden_loss["inputs"]["A"])
-    got = final(mis(batch, nothing(batch), level=level, mode="clip", low=0.0, high=100.0), batch)
+    got = final(Mis(level=level, mode="clip", low=0.0, high=100.0)(batch, nothing(batch)), batch)
     torch.testing.assert_close(got, flat(golden_loss["offpolicy"][f"{level}_raw"]), atol=1e-6, rtol=0)
 
 
@@ -89,23 +90,23 @@ def test_truncation_by_name(golden_loss: Golden) -> None:
 
 def test_normalized_to_a_mean_of_one(golden_loss: Golden) -> None:
     batch, want = batch_of(golden_loss["inputs"]["A"]), golden_loss["offpolicy"]
-    got = final(mis(batch, nothing(batch), mode="truncate", normalize=True), batch)
+    got = final(Mis(mode="truncate", normalize=True)(batch, nothing(batch)), batch)
     torch.testing.assert_close(got, flat(want["token_truncate_2_normalised"]), atol=1e-6, rtol=0)
-    plain = final(mis(batch, nothing(batch), mode="truncate"), batch)
+    plain = final(Mis(mode="truncate")(batch, nothing(batch)), batch)
     mean = float(plain[batch.t("mask")].mean())
     assert mean == pytest.approx(want["token_truncate_2_batch_mean"], abs=1e-6)
 
 
 def test_sequences_are_normalized_as_sequences(golden_loss: Golden) -> None:
     batch = batch_of(golden_loss["inputs"]["A"])
-    got = final(mis(batch, nothing(batch), level="sequence", mode="truncate", normalize=True), batch)
+    got = final(Mis(level="sequence", mode="truncate", normalize=True)(batch, nothing(batch)), batch)
     firsts = [got[batch.seg() == i].max() for i in range(len(batch))]
     assert float(torch.stack(firsts).mean()) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_veto(golden_loss: Golden) -> None:
     batch, want = batch_of(golden_loss["inputs"]["A"]), golden_loss["offpolicy"]["veto_keep_min_ratio_0.45"]
-    result = mis(batch, nothing(batch), mode="truncate", veto=0.45)
+    result = Mis(mode="truncate", veto=0.45)(batch, nothing(batch))
     kept = [bool(result.keep[batch.seg() == i].all()) for i in range(len(batch))]
     assert kept == [bool(x) for x in want]
     assert result.metrics["vetoed_samples"] == result.metrics["rejected_samples"] == 2 / 6
@@ -137,10 +138,14 @@ def test_through_the_whole_loss(golden_loss: Golden, name: str, options: Golden,
     loss_config = LossConfig(correction=name, correction_options=options)
     batch, wider = batch_of(inputs), merge_options(Grpo(), {"eps_clip_high": 0.28})
     corrections = corrections_of(loss_config, CORRECTIONS.__getitem__)
-    prepared = prepare_step(Grpo(), wider, batch, "sample_mean", loss_config=loss_config, corrections=corrections)
+    prepared = prepare_step(
+        Objective(Grpo(), wider, "sample_mean", loss_config=loss_config, corrections=corrections), batch
+    )
     share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), dtype=torch.float64)
     loss, _ = micro_loss(
-        Grpo(), wider, share.view(flat(inputs["logp"])), flat(inputs["adv_tok"]), share.weight, share.correction
+        Objective(Grpo(), wider),
+        share.view(flat(inputs["logp"])),
+        TokenColumns(flat(inputs["adv_tok"]), share.weight, correction=share.correction),
     )
     assert float(loss) == pytest.approx(golden_loss["offpolicy"][want], abs=1e-6)
 
@@ -150,7 +155,7 @@ def test_r2_bounds_are_on_the_ratio(cases_loss: Golden) -> None:
     case = cases_loss["R2"]
     low, high = case["inputs"]["bounds"]
     batch = of_ratios(*case["inputs"]["ratios"])
-    for result in (icepop(batch, nothing(batch), low=low, high=high), mis(batch, nothing(batch), low=low, high=high)):
+    for result in (icepop(batch, nothing(batch), low=low, high=high), Mis(low=low, high=high)(batch, nothing(batch))):
         assert result.keep.int().tolist() == case["right"]
 
 
@@ -168,7 +173,7 @@ def test_r4_a_missing_log_prob_weighs_one_and_is_counted(cases_loss: Golden, nam
     case = cases_loss["R4"]
     old = [float(x) for x in case["inputs"]["old_logp"]]
     batch = pair(old, [float(x) for x in case["inputs"]["rollout_logp"]])
-    result = CORRECTIONS[name](batch, nothing(batch))
+    result = Correction(name, CORRECTIONS[name])(batch, nothing(batch))
     assert final(result, batch).tolist() == case["right"]["weights"]
     assert result.metrics["missing_rollout_logprobs"] == 1
 
@@ -191,7 +196,7 @@ def test_r11_kept_sequences_are_truncated_token_by_token(cases_loss: Golden) -> 
     low, high = case["bounds"]
     batch = of_ratios(*case["token_ratios"])
     bounds = {"low": low, "high": high, "reject_low": low, "reject_high": high}
-    weight = final(mis(batch, nothing(batch), mode="clip", reject_level="geometric", **bounds), batch)
+    weight = final(Mis(mode="clip", reject_level="geometric", **bounds)(batch, nothing(batch)), batch)
     assert float((-weight * case["adv"]).mean()) == pytest.approx(cases_loss["R11"]["right"]["loss"], abs=1e-6)
 
 
@@ -213,7 +218,7 @@ def test_infinite_log_ratios_are_bounded() -> None:
 def test_a_sequence_of_missing_tokens_keeps_the_known_ones_ratio() -> None:
     batch = pair([math.log(3.0), 0.0], [0.0, math.nan])
     for level in ("sequence", "geometric"):
-        got = final(mis(batch, nothing(batch), level=level, mode="clip", high=10.0), batch)
+        got = final(Mis(level=level, mode="clip", high=10.0)(batch, nothing(batch)), batch)
         assert got.tolist() == pytest.approx([3.0, 3.0])
 
 
@@ -222,7 +227,7 @@ def test_rejection_at_each_level() -> None:
     old = [math.log(4), math.log(0.25), math.log(3)]
     batch = pair(old, [0.0] * 3, [[1, 1], [1]])
     kept = {
-        level: mis(batch, nothing(batch), mode="truncate", reject_level=level, reject_high=2.0).keep.tolist()
+        level: Mis(mode="truncate", reject_level=level, reject_high=2.0)(batch, nothing(batch)).keep.tolist()
         for level in ("token", "sequence", "geometric")
     }
     assert kept == {
@@ -237,12 +242,14 @@ def test_rejected_tokens_keep_their_place_unless_told(leave: bool) -> None:
     loss_config = LossConfig(correction="icepop", correction_options={"leave_denominator": leave})
     batch = of_ratios(1.0, 1.0, 100.0, 1.0)
     prepared = prepare_step(
-        Grpo(),
-        OPTIONS,
+        Objective(
+            Grpo(),
+            OPTIONS,
+            "token_mean",
+            loss_config=loss_config,
+            corrections=corrections_of(loss_config, CORRECTIONS.__getitem__),
+        ),
         batch,
-        "token_mean",
-        loss_config=loss_config,
-        corrections=corrections_of(loss_config, CORRECTIONS.__getitem__),
     )
     assert prepared.weight([0])[0] == (pytest.approx(1 / 3) if leave else 1 / 4)
     assert prepared.metrics["trainable_tokens"] == (3 if leave else 4)
@@ -253,13 +260,13 @@ def test_rejected_tokens_keep_their_place_unless_told(leave: bool) -> None:
 def test_nothing_trainable_gives_no_numbers() -> None:
     batch = pair([0.0], [0.0], [[0]])
     for name, function in CORRECTIONS.items():
-        result = function(batch, nothing(batch))
+        result = Correction(name, function)(batch, nothing(batch))
         assert result.metrics.keys() <= {"missing_rollout_logprobs"}, name
 
 
 def test_everything_rejected_is_a_zero_and_not_a_nan() -> None:
     batch = of_ratios(1e-6, 1e-6)
-    result = mis(batch, nothing(batch), normalize=True)
+    result = Mis(normalize=True)(batch, nothing(batch))
     assert final(result, batch).tolist() == [0.0, 0.0]
     assert result.metrics["rejected_samples"] == 1.0
     assert "ess" not in result.metrics
@@ -285,7 +292,7 @@ def test_a_correction_sees_only_what_counts() -> None:
     loss_config = LossConfig(correction="look", mask_truncated_samples=True)
     batch = pair([0.0] * 2, [0.0] * 2, [[1], [1]], truncated=[True, False], reward=[1.0, 0.0])
     prepared = prepare_step(
-        Grpo(), OPTIONS, batch, "token_mean", loss_config=loss_config, corrections=[Correction("look", look)]
+        Objective(Grpo(), OPTIONS, "token_mean", loss_config=loss_config, corrections=[Correction("look", look)]), batch
     )
     assert seen == [[False, True]]
     assert prepared.correction is None or prepared.correction.tolist() == [1.0, 1.0]
@@ -330,4 +337,4 @@ def test_needs_and_when_they_are_read() -> None:
     assert not LossConfig().recompute_old_logprobs
     batch = small_batch([[1]], rollout_logp=[-1.0])
     with pytest.raises(TrainerError, match="needs old_logp"):
-        prepare_step(Grpo(), OPTIONS, batch, "token_mean", loss_config=TIS)
+        prepare_step(Objective(Grpo(), OPTIONS, "token_mean", loss_config=TIS), batch)

@@ -10,9 +10,10 @@ from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.common import bounded_exp, clipped_loss, whiten
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 
@@ -57,7 +58,7 @@ def test_group_advantages(golden: Golden, name: str, off: bool, own_rollouts: bo
 
 def test_groups_that_teach_nothing_are_counted(golden: Golden) -> None:
     batch = batch_of(golden["inputs"]["A"])
-    metrics = prepare_step(Grpo(), merge_options(Grpo(), {}), batch, "token_mean").metrics
+    metrics = prepare_step(Objective(Grpo(), merge_options(Grpo(), {}), "token_mean"), batch).metrics
     shares = metrics["zero_std_groups"], metrics["groups_of_one"]
     assert shares == (1 / 3, 1 / 3)
     assert sum(shares) * 3 == golden["metrics"]["zero_std_groups"]
@@ -84,7 +85,7 @@ def test_total_and_clip_fractions(golden: Golden, name: str, aggregation: str) -
     inputs, want = golden["inputs"]["A"], golden["ppo"][name]
     options = merge_options(Grpo(), OPTIONS[name])
     batch = batch_of(inputs)
-    prepared = prepare_step(Grpo(), options, batch, aggregation)
+    prepared = prepare_step(Objective(Grpo(), options, aggregation), batch)
     share = MicroBatchSlice.of(
         prepared,
         prepared.weight(range(len(batch))),
@@ -92,7 +93,11 @@ def test_total_and_clip_fractions(golden: Golden, name: str, aggregation: str) -
         old_logp=flat(inputs["old_logp"]),
         dtype=torch.float64,
     )
-    loss, pairs = micro_loss(Grpo(), options, share.view(flat(inputs["logp"])), flat(inputs["adv_tok"]), share.weight)
+    loss, pairs = micro_loss(
+        Objective(Grpo(), options),
+        share.view(flat(inputs["logp"])),
+        TokenColumns(flat(inputs["adv_tok"]), share.weight),
+    )
     metrics = finish(pairs)
     close(loss, want[f"total_{aggregation}"])
     close(metrics["loss"], want[f"total_{aggregation}"])
@@ -118,7 +123,7 @@ def test_total_and_clip_fractions(golden: Golden, name: str, aggregation: str) -
 def test_aggregations(golden: Golden, name: str) -> None:
     """Seven samples, one of them fully masked; rollout ids with siblings."""
     batch = batch_of(golden["inputs"]["B"])
-    prepared = prepare_step(Grpo(), merge_options(Grpo(), {}), batch, name, fixed_length=8)
+    prepared = prepare_step(Objective(Grpo(), merge_options(Grpo(), {}), name, fixed_length=8), batch)
     loss = (prepared.weight(range(7)) * flat(golden["aggregate"]["loss"])).sum()
     close(loss, golden["aggregate"]["fixed_length_8" if name == "fixed_length" else name])
     assert int(prepared.mask.sum()) == golden["aggregate"]["tokens"]
@@ -134,7 +139,7 @@ def test_a_sequence_ratio_written_with_the_views_reductions(golden: Golden) -> N
     """GSPO in one line over seq_mean and spread: ratio, total and gradient."""
     inputs, want = golden["inputs"]["A"], golden["gspo"]
     batch = batch_of(inputs)
-    prepared = prepare_step(Grpo(), merge_options(Grpo(), {}), batch, "sample_mean")
+    prepared = prepare_step(Objective(Grpo(), merge_options(Grpo(), {}), "sample_mean"), batch)
     share = MicroBatchSlice.of(
         prepared, prepared.weight(range(6)), range(6), old_logp=flat(inputs["old_logp"]), dtype=torch.float64
     )

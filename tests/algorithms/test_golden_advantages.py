@@ -14,6 +14,7 @@ from vime_core.algorithms.common import whiten
 from vime_core.algorithms.critic_loss import value_loss
 from vime_core.algorithms.grpo import Dapo, DrGrpo, Grpo
 from vime_core.algorithms.gspo import Gspo
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.opd import Opd
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.ppo import Ppo
@@ -109,7 +110,7 @@ def test_reinforce_plus_plus_baseline(golden_algorithms: Golden) -> None:
 
 def test_distillation(golden_algorithms: Golden) -> None:
     mask = batch_of(golden_algorithms).t("mask")
-    prepared = prepare_step(Opd(), merge_options(Opd(), {}), batch_of(golden_algorithms), "token_mean")
+    prepared = prepare_step(Objective(Opd(), merge_options(Opd(), {}), "token_mean"), batch_of(golden_algorithms))
     close(-prepared.advantage, torch.where(mask, flat(golden_algorithms["opd"]["reverse_kl"]), 0.0))
     assert float(-prepared.advantage[mask].mean()) == pytest.approx(golden_algorithms["opd"]["mean_token"], abs=1e-6)
 
@@ -125,9 +126,9 @@ def test_value_loss(golden_algorithms: Golden) -> None:
         ("sample_mean", 1.0, "sample_mean_no_half"),
         ("token_mean", 0.5, "token_mean_half"),
     ):
-        weight = prepare_step(Grpo(), merge_options(Grpo(), {}), batch_of(golden_algorithms), aggregation).weight(
-            range(6)
-        )
+        weight = prepare_step(
+            Objective(Grpo(), merge_options(Grpo(), {}), aggregation), batch_of(golden_algorithms)
+        ).weight(range(6))
         assert float((weight * got.loss).sum()) * factor == pytest.approx(want[name], abs=1e-6)
 
 

@@ -10,9 +10,10 @@ import torch
 from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.batch.step_batch import StepBatch
@@ -93,9 +94,11 @@ def test_distances(golden_loss: Golden) -> None:
 def test_ppo_kl_is_a_token_mean(golden_loss: Golden) -> None:
     inputs, options = golden_loss["inputs"]["A"], merge_options(Grpo(), {})
     batch = batch_of(inputs).with_old_logp(flat(inputs["old_logp"]))
-    prepared = prepare_step(Grpo(), options, batch, "sample_mean")
+    prepared = prepare_step(Objective(Grpo(), options, "sample_mean"), batch)
     share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), dtype=torch.float64)
-    _, pairs = micro_loss(Grpo(), options, share.view(flat(inputs["logp"])), share.advantage, share.weight)
+    _, pairs = micro_loss(
+        Objective(Grpo(), options), share.view(flat(inputs["logp"])), TokenColumns(share.advantage, share.weight)
+    )
     assert finish(pairs)["ppo_kl"] == pytest.approx(golden_loss["metrics"]["ppo_kl_token_mean"], abs=1e-6)
 
 

@@ -20,7 +20,7 @@ from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.kl import kl_estimate
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.returns import at_last, discounted, gae
-from vime_core.batch.aggregate import token_weights
+from vime_core.batch.aggregate import StepTokens, token_weights
 from vime_core.training.logprobs import VocabShard, token_logprobs
 from vime_core.training.mismatch import mismatch
 
@@ -123,11 +123,13 @@ def test_an_empty_sample_that_counts_as_a_token(golden: Golden) -> None:
     batch = small_batch(inputs["masks"], group=inputs["groups"])
     weights = token_weights(
         "token_mean",
-        mask=batch.t("mask"),
-        seg=batch.seg(),
-        rollout=batch.t("rollout"),
-        group=batch.t("group"),
-        selected=batch.all_samples(),
+        StepTokens(
+            mask=batch.t("mask"),
+            seg=batch.seg(),
+            rollout=batch.t("rollout"),
+            group=batch.t("group"),
+            selected=batch.all_samples(),
+        ),
     )
     total, tokens = float((weights * flat(want["loss"])).sum()), int(batch.t("mask").sum())
     empty = int((batch.trainable_counts() == 0).sum())
@@ -141,7 +143,10 @@ def test_metrics_as_means_of_samples(step: Step, golden_loss: Golden, name: str)
     value = step.old - step.logp if name == "ppo_kl" else (step.old - sampler).abs()
     for kind in ("sample_mean", "token_mean"):
         weights = token_weights(
-            kind, mask=step.mask, seg=step.seg, rollout=torch.arange(6), group=step.group, selected=torch.ones(6) > 0
+            kind,
+            StepTokens(
+                mask=step.mask, seg=step.seg, rollout=torch.arange(6), group=step.group, selected=torch.ones(6) > 0
+            ),
         )
         assert float((weights * value).sum()) == pytest.approx(golden_loss["metrics"][f"{name}_{kind}"], abs=1e-6)
 

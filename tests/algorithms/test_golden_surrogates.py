@@ -13,8 +13,9 @@ from vime_core.algorithms.cispo import Cispo
 from vime_core.algorithms.dppo import Dppo
 from vime_core.algorithms.grpo import Dapo, DrGrpo
 from vime_core.algorithms.gspo import Gmpo, Gspo
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.opd import Opd
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.ppo import Ppo
@@ -44,9 +45,10 @@ class Micro:
         masks = inputs["masks"] if masked else [[1] * len(row) for row in inputs["masks"]]
         batch = small_batch(masks, reward=inputs["rewards"], group=inputs["groups"])
         sampler = flat(inputs["rollout_logp"])
-        self.prepared = prepare_step(Sft(), {}, batch, "sample_mean")
+        self.prepared = prepare_step(Objective(Sft(), {}, "sample_mean"), batch)
         self.weights = {
-            name: prepare_step(Sft(), {}, batch, name).weight(range(6)) for name in ("sample_mean", "token_mean")
+            name: prepare_step(Objective(Sft(), {}, name), batch).weight(range(6))
+            for name in ("sample_mean", "token_mean")
         }
         self.logp = flat(inputs["logp"]).requires_grad_()
         share = MicroBatchSlice.of(
@@ -62,7 +64,9 @@ class Micro:
 
     def total(self, algorithm: Any, advantage: torch.Tensor, given: Any, aggregation: str) -> torch.Tensor:
         options = merge_options(algorithm, given)
-        return micro_loss(algorithm, options, self.view, advantage, self.weights[aggregation])[0]
+        return micro_loss(Objective(algorithm, options), self.view, TokenColumns(advantage, self.weights[aggregation]))[
+            0
+        ]
 
     def grad(self, loss: torch.Tensor) -> torch.Tensor:
         return torch.autograd.grad(loss, self.logp)[0]
@@ -153,7 +157,7 @@ def test_dppo(golden_algorithms: Golden) -> None:
 
 def test_dppo_without_the_samplers_log_prob() -> None:
     batch = small_batch([[1, 1, 1]], rollout_logp=[-1.0, float("nan"), -float("inf")])
-    prepared = prepare_step(Dppo(), merge_options(Dppo(), {}), batch, "token_mean")
+    prepared = prepare_step(Objective(Dppo(), merge_options(Dppo(), {}), "token_mean"), batch)
     share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0], needs=Dppo.needs)
     logp = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
     loss, _ = Dppo().surrogate(share.view(logp), -torch.ones(3), merge_options(Dppo(), {}))
@@ -175,7 +179,7 @@ def test_sft_is_the_negative_log_likelihood(golden_algorithms: Golden) -> None:
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_a_far_ratio_is_finite_in_float32(algorithm: Any, gap: float, advantage: float) -> None:
     batch = small_batch([[1]])
-    prepared = prepare_step(Sft(), {}, batch, "token_mean")
+    prepared = prepare_step(Objective(Sft(), {}, "token_mean"), batch)
     share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0], old_logp=torch.tensor([-1.0 - gap]))
     logp = torch.tensor([-1.0], requires_grad=True)
     loss, _ = algorithm.surrogate(share.view(logp), torch.tensor([advantage]), merge_options(algorithm, {}))

@@ -10,10 +10,11 @@ import torch
 from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import add_pairs, finish, from_vector, to_vector
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice, MicroView
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.sft import Sft
@@ -36,7 +37,9 @@ def view_of(mask: list[int], logp: torch.Tensor, old: list[float] | None = None)
 def run(mask: list[int], logp: list[float], advantage: list[float], old: list[float] | None = None) -> Any:
     leaf = torch.tensor(logp, requires_grad=True)
     loss, pairs = micro_loss(
-        Grpo(), OPTIONS, view_of(mask, leaf, old), torch.tensor(advantage), torch.full((len(mask),), 0.5)
+        Objective(Grpo(), OPTIONS),
+        view_of(mask, leaf, old),
+        TokenColumns(torch.tensor(advantage), torch.full((len(mask),), 0.5)),
     )
     loss.backward()
     return loss.item(), leaf.grad, finish(pairs)
@@ -68,7 +71,9 @@ def test_nothing_to_train_is_a_connected_zero(algorithm: Any, mask: list[int]) -
     table = torch.randn(len(mask), 3, requires_grad=True)
     logp = table.log_softmax(-1)[:, 0]
     options = merge_options(algorithm, {})
-    loss, pairs = micro_loss(algorithm, options, view_of(mask, logp), torch.zeros(len(mask)), torch.ones(len(mask)))
+    loss, pairs = micro_loss(
+        Objective(algorithm, options), view_of(mask, logp), TokenColumns(torch.zeros(len(mask)), torch.ones(len(mask)))
+    )
     loss.backward()
     assert loss.item() == 0.0
     assert table.grad is not None
@@ -82,7 +87,7 @@ def test_a_surrogate_that_ignores_the_policy_is_still_connected() -> None:
             return torch.ones_like(advantage), {}
 
     leaf = torch.tensor([-math.inf, -1.0], requires_grad=True)
-    loss, _ = micro_loss(Constant(), {}, view_of([1, 1], leaf), torch.ones(2), torch.ones(2))
+    loss, _ = micro_loss(Objective(Constant(), {}), view_of([1, 1], leaf), TokenColumns(torch.ones(2), torch.ones(2)))
     loss.backward()
     assert (loss.item(), leaf.grad.tolist()) == (2.0, [0.0, 0.0])  # type: ignore[union-attr]
 
@@ -96,8 +101,11 @@ def test_the_current_log_probs_stand_in_for_the_old_ones() -> None:
 
 def test_correction_scales_the_surrogate_and_not_the_entropy() -> None:
     leaf = torch.tensor([-1.0, -1.0])
-    args = (Grpo(), OPTIONS, view_of([1, 1], leaf), torch.ones(2), torch.tensor([0.5, 0.25]))
-    loss, pairs = micro_loss(*args, torch.tensor([2.0, 0.0]), torch.tensor([1.0, 3.0]), LossConfig(entropy_coef=0.1))
+    objective = Objective(Grpo(), OPTIONS, loss_config=LossConfig(entropy_coef=0.1))
+    columns = TokenColumns(
+        torch.ones(2), torch.tensor([0.5, 0.25]), torch.tensor([2.0, 0.0]), entropy=torch.tensor([1.0, 3.0])
+    )
+    loss, pairs = micro_loss(objective, view_of([1, 1], leaf), columns)
     values = finish(pairs)
     assert values["pg_loss"] == pytest.approx(-1.0)
     assert values["entropy_loss"] == pytest.approx(0.5 + 0.75)
@@ -109,19 +117,16 @@ def test_correction_scales_the_surrogate_and_not_the_entropy() -> None:
 def test_the_dual_clip_bound_reaches_the_loss(c: float) -> None:
     options = merge_options(Grpo(), {"eps_clip_c": c})
     view = view_of([1], torch.tensor([-1.0]), [-3.0])
-    loss, _ = micro_loss(Grpo(), options, view, torch.tensor([-1.0]), torch.ones(1))
+    loss, _ = micro_loss(Objective(Grpo(), options), view, TokenColumns(torch.tensor([-1.0]), torch.ones(1)))
     assert loss.item() == pytest.approx(c)
 
 
 def test_entropy_is_asked_for_and_missing() -> None:
     with pytest.raises(TrainerError, match=r"entropy_coef is 0\.1, but no entropy"):
         micro_loss(
-            Sft(),
-            {},
+            Objective(Sft(), {}, loss_config=LossConfig(entropy_coef=0.1)),
             view_of([1], torch.zeros(1)),
-            torch.ones(1),
-            torch.ones(1),
-            loss_config=LossConfig(entropy_coef=0.1),
+            TokenColumns(torch.ones(1), torch.ones(1)),
         )
 
 
@@ -135,7 +140,7 @@ def test_a_wrong_shape_names_the_algorithm(what: str) -> None:
             return (per_sample, {}) if what == "surrogate" else (view.logp, {"metric": per_sample})
 
     with pytest.raises(TrainerError, match=rf"algorithm 'broken': {what} has shape \(1,\), expected \(2,\)"):
-        micro_loss(Broken(), {}, view_of([1, 1], torch.zeros(2)), torch.ones(2), torch.ones(2))
+        micro_loss(Objective(Broken(), {}), view_of([1, 1], torch.zeros(2)), TokenColumns(torch.ones(2), torch.ones(2)))
 
 
 def test_token_columns_of_another_length_are_refused() -> None:
@@ -149,7 +154,7 @@ def test_extra_columns_come_with_the_share() -> None:
 
     extra = {"bonus": ("response", [1.0, NAN, 3.0]), "style": ("sample", [7, 8])}
     batch = small_batch([[1, 0], [1]], extra=extra, rollout_logp=[-1.0, NAN, -3.0])
-    prepared = prepare_step(Needy(), {}, batch, "token_mean")
+    prepared = prepare_step(Objective(Needy(), {}, "token_mean"), batch)
     share = MicroBatchSlice.of(prepared, prepared.weight([0, 1]), [1, 0], needs=Needy.needs)
     view = share.view(torch.zeros(3))
     assert view.extra["bonus"].tolist() == [3.0, 1.0, 0.0]
@@ -162,7 +167,9 @@ def test_pairs_survive_the_all_reduce_vector() -> None:
     parts = []
     for mask in ([1, 1, 0], [0], [1]):
         view = view_of(mask, torch.full((len(mask),), -1.0), [-1.5] * len(mask))
-        parts.append(micro_loss(Grpo(), OPTIONS, view, torch.ones(len(mask)), torch.ones(len(mask)))[1])
+        parts.append(
+            micro_loss(Objective(Grpo(), OPTIONS), view, TokenColumns(torch.ones(len(mask)), torch.ones(len(mask))))[1]
+        )
     reduced = from_vector(torch.stack([to_vector(p) for p in parts]).sum(0), parts[0])
     assert finish(reduced) == pytest.approx(finish(add_pairs(parts)))
     assert finish(reduced)["ppo_kl"] == pytest.approx(-0.5)

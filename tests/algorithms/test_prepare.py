@@ -10,11 +10,12 @@ import torch
 from vime_testing.toy_step import random_case, small_batch
 
 from vime_core.algorithms.grpo import Grpo
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import aggregation_of, merge_options, options_of
-from vime_core.algorithms.prepare import prepare_step, wants_old_logp
+from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.sft import Sft
 from vime_core.api.errors import ConfigError, TrainerError
-from vime_core.batch.plan import plan_steps
+from vime_core.batch.plan import Packing, plan_steps
 from vime_core.config.sections import Config
 
 OPTIONS = merge_options(Grpo(), {})
@@ -23,7 +24,7 @@ OPTIONS = merge_options(Grpo(), {})
 # weights over optimizer steps ------------------------------------------------------------------------------------
 def test_each_optimizer_step_counts_its_own_denominators() -> None:
     batch = small_batch([[1], [1, 1], [1] * 3, [1] * 4], group=[0, 0, 1, 1])
-    prepared = prepare_step(Grpo(), OPTIONS, batch, "token_mean")
+    prepared = prepare_step(Objective(Grpo(), OPTIONS, "token_mean"), batch)
     first, second = prepared.weight([0, 1]), prepared.weight([2, 3])
     assert first.tolist() == pytest.approx([1 / 3] * 3 + [0] * 7)
     assert second.tolist() == pytest.approx([0] * 3 + [1 / 7] * 7)
@@ -32,8 +33,8 @@ def test_each_optimizer_step_counts_its_own_denominators() -> None:
 def test_the_weights_of_planned_steps_cover_every_trainable_token_once() -> None:
     case = random_case(3)
     rollouts = len(set(case.batch.rollout.tolist()))
-    prepared = prepare_step(Grpo(), OPTIONS, case.batch, "rollout_mean")
-    steps = plan_steps(case.batch, global_batch_size=1, dp_size=1, max_tokens=None)
+    prepared = prepare_step(Objective(Grpo(), OPTIONS, "rollout_mean"), case.batch)
+    steps = plan_steps(case.batch, Packing(dp_size=1, max_tokens=None), global_batch_size=1)
     weights = torch.stack([prepared.weight(step.samples) for step in steps])
     assert len(steps) == rollouts
     assert torch.equal((weights > 0).sum(0).bool(), prepared.mask)
@@ -42,7 +43,7 @@ def test_the_weights_of_planned_steps_cover_every_trainable_token_once() -> None
 
 def test_an_unscored_sample_is_in_no_statistic_and_no_denominator() -> None:
     batch = small_batch([[1]] * 3, reward=[1.0, math.nan, 3.0])
-    prepared = prepare_step(Grpo(), OPTIONS, batch, "sample_mean")
+    prepared = prepare_step(Objective(Grpo(), OPTIONS, "sample_mean"), batch)
     assert prepared.advantage.tolist() == pytest.approx([-1 / math.sqrt(2), 0, 1 / math.sqrt(2)], abs=1e-5)
     assert prepared.weight(range(3)).tolist() == [0.5, 0.0, 0.5]
     assert prepared.metrics["unselected_samples"] == 1
@@ -50,14 +51,14 @@ def test_an_unscored_sample_is_in_no_statistic_and_no_denominator() -> None:
 
 def test_supervised_samples_need_no_reward() -> None:
     batch = small_batch([[1, 0], [1, 1]], reward=[math.nan, math.nan])
-    prepared = prepare_step(Sft(), {}, batch, "token_mean")
+    prepared = prepare_step(Objective(Sft(), {}, "token_mean"), batch)
     assert prepared.advantage.tolist() == [1.0, 0.0, 1.0, 1.0]
     assert prepared.weight([0, 1]).tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
     assert "zero_std_groups" not in prepared.metrics
 
 
 def test_a_step_with_nothing_to_train_is_all_zeros() -> None:
-    prepared = prepare_step(Grpo(), OPTIONS, small_batch([[0, 0], []]), "rollout_mean")
+    prepared = prepare_step(Objective(Grpo(), OPTIONS, "rollout_mean"), small_batch([[0, 0], []]))
     assert prepared.weight([0, 1]).tolist() == [0.0, 0.0]
     assert prepared.metrics["empty_samples"] == 2
     assert prepared.metrics["trainable_tokens"] == 0
@@ -65,15 +66,15 @@ def test_a_step_with_nothing_to_train_is_all_zeros() -> None:
 
 def test_metrics_of_a_step() -> None:
     batch = small_batch([[1]] * 5, reward=[0.0, 1.0, 2.0, 2.0, 9.0], group=[0, 0, 1, 1, 2])
-    metrics = prepare_step(Grpo(), OPTIONS, batch, "token_mean").metrics
+    metrics = prepare_step(Objective(Grpo(), OPTIONS, "token_mean"), batch).metrics
     assert metrics["zero_std_groups"] == metrics["groups_of_one"] == pytest.approx(1 / 3)
     assert metrics["advantages/mean"] == pytest.approx(0.0, abs=1e-7)
     assert metrics["advantages/max"] == pytest.approx(0.7071, abs=1e-3)
 
 
 def test_old_log_probs_are_computed_for_several_optimizer_steps_only() -> None:
-    assert [wants_old_logp(Grpo(), OPTIONS, n) for n in (1, 2)] == [False, True]
-    assert not wants_old_logp(Sft(), {}, 2)
+    assert [Objective(Grpo(), OPTIONS).wants_old_logp(n) for n in (1, 2)] == [False, True]
+    assert not Objective(Sft(), {}).wants_old_logp(2)
 
 
 def test_a_stage_that_reads_old_log_probs_gets_them_before() -> None:
@@ -81,9 +82,9 @@ def test_a_stage_that_reads_old_log_probs_gets_them_before() -> None:
         name = "early"
         recompute_old_logprobs = True
 
-    assert wants_old_logp(Early(), OPTIONS, 1)
+    assert Objective(Early(), OPTIONS).wants_old_logp(1)
     with pytest.raises(TrainerError, match="'early' needs old_logp"):
-        prepare_step(Early(), OPTIONS, small_batch([[1]]), "token_mean")
+        prepare_step(Objective(Early(), OPTIONS, "token_mean"), small_batch([[1]]))
 
 
 # broken stages ---------------------------------------------------------------------------------------------------
@@ -117,12 +118,14 @@ class Broken(Grpo):
 def test_a_broken_stage_is_named(stage: str, result: Any, message: str) -> None:
     batch = small_batch([[1, 0], [1], [1]], group=[5, 5, 5])
     with pytest.raises(TrainerError, match=f"algorithm 'broken': .*{message}"):
-        prepare_step(Broken(stage, result), OPTIONS, batch, "token_mean")
+        prepare_step(Objective(Broken(stage, result), OPTIONS, "token_mean"), batch)
 
 
 def test_a_value_that_is_not_finite_under_the_mask_is_nobodys_business() -> None:
     credit = torch.tensor([1.0, math.nan, 1.0, 1.0])
-    prepared = prepare_step(Broken("advantages", credit), OPTIONS, small_batch([[1, 0], [1], [1]]), "token_mean")
+    prepared = prepare_step(
+        Objective(Broken("advantages", credit), OPTIONS, "token_mean"), small_batch([[1, 0], [1], [1]])
+    )
     assert prepared.advantage.tolist() == [1.0, 0.0, 1.0, 1.0]
 
 
@@ -132,7 +135,7 @@ def test_a_missing_column_is_refused() -> None:
         needs = frozenset({"ref_logp", "values", "entropy", "old_logp"})
 
     with pytest.raises(TrainerError, match=r"'needy' needs ref_logp, values, and the batch has no such column"):
-        prepare_step(Needy(), {}, small_batch([[1]]), "token_mean")
+        prepare_step(Objective(Needy(), {}, "token_mean"), small_batch([[1]]))
 
 
 # options ---------------------------------------------------------------------------------------------------------
@@ -192,4 +195,4 @@ def test_the_choice_of_aggregation() -> None:
 
 def test_fixed_length_needs_a_length() -> None:
     with pytest.raises(ConfigError, match="set rollout_max_response_len"):
-        prepare_step(Grpo(), OPTIONS, small_batch([[1]]), "fixed_length").weight([0])
+        prepare_step(Objective(Grpo(), OPTIONS, "fixed_length"), small_batch([[1]])).weight([0])

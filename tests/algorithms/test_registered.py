@@ -10,9 +10,10 @@ import pytest
 import torch
 from vime_testing.toy_step import random_case
 
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.api.errors import ConfigError
@@ -54,9 +55,13 @@ def test_it_reads_its_options_and_logs_known_names(name: str) -> None:
     algorithm, options = REGISTRY.resolve(name)(), Watched(switched(name))
     needs = algorithm.required(options.options)
     case = random_case(0, needs)
-    prepared, samples = prepare_step(algorithm, options, case.batch, "token_mean"), range(len(case.batch))
+    prepared, samples = prepare_step(Objective(algorithm, options, "token_mean"), case.batch), range(len(case.batch))
     share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples, needs=needs, dtype=torch.float64)
-    _, pairs = micro_loss(algorithm, options, share.view(case.log_probs(case.logits)), share.advantage, share.weight)
+    _, pairs = micro_loss(
+        Objective(algorithm, options),
+        share.view(case.log_probs(case.logits)),
+        TokenColumns(share.advantage, share.weight),
+    )
     assert options.read - {"kl_coef"} == set(algorithm.defaults) - ELSEWHERE.get(name, set()) - {"kl_coef"}
     assert unknown(f"train/{metric}" for metric in {**prepared.metrics, **finish(pairs)}) == []
 

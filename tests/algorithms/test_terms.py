@@ -13,15 +13,15 @@ from vime_testing.toy_step import Subject, random_case, small_batch
 
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.importance import CORRECTIONS
-from vime_core.algorithms.loss import micro_loss
-from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig, needed_columns
+from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.opd import Opd
 from vime_core.algorithms.options import merge_options
-from vime_core.algorithms.prepare import prepare_step, wants_old_logp
+from vime_core.algorithms.prepare import overlong_penalty, prepare_step
 from vime_core.algorithms.reinforce import Reinforce, ReinforcePlusPlus
-from vime_core.algorithms.shaping import overlong_penalty
 from vime_core.api.errors import TrainerError
 from vime_core.batch.step_batch import StepBatch
 from vime_core.config.sections import Config
@@ -92,7 +92,7 @@ def test_what_flags_ask_for(flags: Golden, want: Golden, needs: set[str]) -> Non
     loss_config = LossConfig.of(Config().replace("algorithm", **flags))
     assert loss_config == replace(NO_LOSS_CONFIG, **want)
     assert loss_config.needs == needs
-    assert needed_columns(Grpo(), GRPO, loss_config) == Grpo.needs | needs
+    assert Objective(Grpo(), GRPO, loss_config=loss_config).needs == Grpo.needs | needs
 
 
 def test_a_supervised_stage_has_no_terms() -> None:
@@ -101,13 +101,15 @@ def test_a_supervised_stage_has_no_terms() -> None:
 
 
 def test_when_old_log_probs_are_computed() -> None:
-    once = {name: wants_old_logp(Grpo(), GRPO, 1, loss_config) for name, loss_config in TERMS.items()}
+    once = {
+        name: Objective(Grpo(), GRPO, loss_config=loss_config).wants_old_logp(1) for name, loss_config in TERMS.items()
+    }
     assert {name for name, wanted in once.items() if wanted} == {"tis", "opsm", "teacher"}
-    assert not wants_old_logp(Grpo(), GRPO, 2, LossConfig(use_rollout_logprobs=True))
+    assert not Objective(Grpo(), GRPO, loss_config=LossConfig(use_rollout_logprobs=True)).wants_old_logp(2)
     unbiased = LossConfig(kl_loss_coef=0.1, use_unbiased_kl=True)
     options = merge_options(Reinforce(), {})
-    assert [wants_old_logp(Reinforce(), options, n, unbiased) for n in (1, 2)] == [False, True]
-    assert not wants_old_logp(Reinforce(), options, 2, LossConfig(kl_loss_coef=0.1))
+    assert [Objective(Reinforce(), options, loss_config=unbiased).wants_old_logp(n) for n in (1, 2)] == [False, True]
+    assert not Objective(Reinforce(), options, loss_config=LossConfig(kl_loss_coef=0.1)).wants_old_logp(2)
 
 
 TERMS = {
@@ -133,7 +135,7 @@ def test_the_penalty_is_in_the_reward_before_the_baseline() -> None:
     """Rewards 1 and 1; the second is at the limit of 4 and loses 0.5."""
     loss_config = LossConfig(overlong_buffer_len=2, overlong_penalty_factor=0.5, max_response_len=4)
     batch = small_batch([[1], [1] * 4], reward=[1.0, 1.0])
-    prepared = prepare_step(Grpo(), NO_STD, batch, "token_mean", loss_config=loss_config)
+    prepared = prepare_step(Objective(Grpo(), NO_STD, "token_mean", loss_config=loss_config), batch)
     assert prepared.advantage.tolist() == [0.25, -0.25, -0.25, -0.25, -0.25]
     assert prepared.metrics["overlong_penalty"] == -0.25
     assert prepared.metrics["zero_std_groups"] == 0.0
@@ -143,14 +145,16 @@ def test_the_penalty_is_in_the_reward_before_the_baseline() -> None:
 def test_an_unscored_sample_stays_unscored() -> None:
     loss_config = LossConfig(overlong_buffer_len=2, max_response_len=4)
     batch = small_batch([[1] * 4, [1], [1]], reward=[math.nan, 1.0, 0.0])
-    prepared = prepare_step(Grpo(), NO_STD, batch, "token_mean", loss_config=loss_config)
+    prepared = prepare_step(Objective(Grpo(), NO_STD, "token_mean", loss_config=loss_config), batch)
     assert prepared.metrics["unselected_samples"] == 1
     assert prepared.metrics["overlong_penalty"] == 0.0
 
 
 def test_masked_truncated_samples_keep_their_reward_in_the_baseline() -> None:
     batch = small_batch([[1]] * 4, reward=[1.0, 0.0, 1.0, 0.0], truncated=[0, 0, 0, 1])
-    prepared = prepare_step(Grpo(), NO_STD, batch, "sample_mean", loss_config=LossConfig(mask_truncated_samples=True))
+    prepared = prepare_step(
+        Objective(Grpo(), NO_STD, "sample_mean", loss_config=LossConfig(mask_truncated_samples=True)), batch
+    )
     assert prepared.advantage.tolist() == [0.5, -0.5, 0.5, 0.0]
     assert prepared.weight(range(4)).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
 
@@ -158,7 +162,9 @@ def test_masked_truncated_samples_keep_their_reward_in_the_baseline() -> None:
 # old log-probs ---------------------------------------------------------------------------------------------------
 def test_the_sampler_stands_for_the_old_policy() -> None:
     batch = small_batch([[1, 0, 1]], rollout_logp=[-1.0, math.nan, -2.0])
-    prepared = prepare_step(Grpo(), GRPO, batch, "token_mean", loss_config=LossConfig(use_rollout_logprobs=True))
+    prepared = prepare_step(
+        Objective(Grpo(), GRPO, "token_mean", loss_config=LossConfig(use_rollout_logprobs=True)), batch
+    )
     share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0])
     assert share.view(torch.zeros(3)).old_logp.tolist() == [-1.0, 0.0, -2.0]
 
@@ -166,7 +172,7 @@ def test_the_sampler_stands_for_the_old_policy() -> None:
 def test_without_its_log_probs_the_sampler_stands_for_nobody() -> None:
     batch = small_batch([[1, 1], [1]], rollout_logp=[-1.0, -1.0, math.nan])
     with pytest.raises(TrainerError, match=r"use_rollout_logprobs needs rollout_logp.* at 1 of 3 .* in sample 1"):
-        prepare_step(Grpo(), GRPO, batch, "token_mean", loss_config=LossConfig(use_rollout_logprobs=True))
+        prepare_step(Objective(Grpo(), GRPO, "token_mean", loss_config=LossConfig(use_rollout_logprobs=True)), batch)
 
 
 # advantages ------------------------------------------------------------------------------------------------------
@@ -174,7 +180,7 @@ def test_whitening_is_over_what_counts() -> None:
     batch = small_batch([[1, 0], [1], [1]], truncated=[0, 0, 1])
     algorithm = Given(torch.tensor([1.0, 50.0, 3.0, 99.0]))
     loss_config = LossConfig(normalize_advantages=True, mask_truncated_samples=True)
-    got = prepare_step(algorithm, GRPO, batch, "token_mean", loss_config=loss_config).advantage
+    got = prepare_step(Objective(algorithm, GRPO, "token_mean", loss_config=loss_config), batch).advantage
     assert got.tolist() == pytest.approx([-math.sqrt(0.5), 0.0, math.sqrt(0.5), 0.0], abs=1e-6)
 
 
@@ -190,7 +196,7 @@ def test_distillation(golden_loss: Golden) -> None:
     inputs, want = golden_loss["inputs"]["A"], golden_loss["opd"]
     batch = batch_of(inputs)
     algorithm = Given(flat(inputs["adv_tok"]).float())
-    prepared = prepare_step(algorithm, GRPO, batch, "token_mean", loss_config=LossConfig(opd_kl_coef=1.0))
+    prepared = prepare_step(Objective(algorithm, GRPO, "token_mean", loss_config=LossConfig(opd_kl_coef=1.0)), batch)
     mask = batch.t("mask")
     torch.testing.assert_close(
         prepared.advantage[mask].double(), flat(want["adv_coef1_on_adv_tok"])[mask], atol=1e-6, rtol=0
@@ -213,7 +219,7 @@ def test_d3_whitening_comes_before_the_teacher(cases_loss: Golden) -> None:
     gap = torch.tensor(case["inputs"]["reverse_kl"])
     batch = small_batch([[1, 1]]).with_columns(teacher_logp=-gap).with_old_logp(torch.zeros(2))
     loss_config = LossConfig(normalize_advantages=True, opd_kl_coef=case["inputs"]["coef"])
-    got = prepare_step(Given(torch.zeros(2)), GRPO, batch, "token_mean", loss_config=loss_config).advantage
+    got = prepare_step(Objective(Given(torch.zeros(2)), GRPO, "token_mean", loss_config=loss_config), batch).advantage
     assert got.tolist() == pytest.approx(case["right"], abs=1e-6)
 
 
@@ -236,7 +242,7 @@ def test_a_models_nan_is_an_error_and_not_a_weight(column: str, loss_config: Los
     batch = small_batch([[1, 0, 1]]).with_columns(**{column: torch.tensor([-1.0, math.nan, math.nan])})
     batch = batch.with_old_logp(torch.zeros(3))
     with pytest.raises(TrainerError, match=rf"needs {column}, which is not finite at 1 of 2 trainable tokens"):
-        prepare_step(Grpo(), GRPO, batch, "token_mean", loss_config=loss_config)
+        prepare_step(Objective(Grpo(), GRPO, "token_mean", loss_config=loss_config), batch)
 
 
 @pytest.mark.parametrize("name", ["kl", "teacher"])
@@ -244,7 +250,7 @@ def test_a_missing_column_is_named(name: str) -> None:
     batch = small_batch([[1]]).with_old_logp(torch.zeros(1))
     column = {"kl": "ref_logp", "teacher": "teacher_logp"}[name]
     with pytest.raises(TrainerError, match=f"needs {column}, and the batch has no such column"):
-        prepare_step(Grpo(), GRPO, batch, "token_mean", loss_config=TERMS[name])
+        prepare_step(Objective(Grpo(), GRPO, "token_mean", loss_config=TERMS[name]), batch)
 
 
 # the loss --------------------------------------------------------------------------------------------------------
@@ -252,11 +258,13 @@ def test_a_missing_column_is_named(name: str) -> None:
 def test_the_kl_has_the_steps_own_weights(golden_loss: Golden, kind: str, unbiased: bool) -> None:
     inputs, batch = golden_loss["inputs"]["A"], batch_of(golden_loss["inputs"]["A"])
     loss_config = LossConfig(kl_loss_coef=0.5, kl_loss_type=kind, use_unbiased_kl=unbiased)
-    prepared = prepare_step(Grpo(), GRPO, batch, "sample_mean", loss_config=loss_config)
+    prepared = prepare_step(Objective(Grpo(), GRPO, "sample_mean", loss_config=loss_config), batch)
     share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), needs={"ref_logp"}, dtype=torch.float64)
     view = share.view(flat(inputs["logp"]))
-    plain, _ = micro_loss(Grpo(), GRPO, view, share.advantage, share.weight)
-    loss, pairs = micro_loss(Grpo(), GRPO, view, share.advantage, share.weight, loss_config=loss_config)
+    plain, _ = micro_loss(Objective(Grpo(), GRPO), view, TokenColumns(share.advantage, share.weight))
+    loss, pairs = micro_loss(
+        Objective(Grpo(), GRPO, loss_config=loss_config), view, TokenColumns(share.advantage, share.weight)
+    )
     token = flat(golden_loss["kl"]["k3_times_ratio" if unbiased else kind])
     want = sum(float(token[(batch.seg() == i) & batch.t("mask")].mean()) for i in range(6)) / 6
     metrics = finish(pairs)
@@ -269,20 +277,26 @@ def test_the_kl_has_the_steps_own_weights(golden_loss: Golden, kind: str, unbias
 def test_a_correction_weighs_the_surrogate_only() -> None:
     """A token that is rejected still pulls towards the reference."""
     batch = small_batch([[1]]).with_columns(ref_logp=torch.tensor([-2.0]))
-    prepared = prepare_step(Grpo(), GRPO, batch, "token_mean")
+    prepared = prepare_step(Objective(Grpo(), GRPO, "token_mean"), batch)
     share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0], needs={"ref_logp"})
     view = share.view(torch.tensor([-1.0], requires_grad=True))
     loss, _ = micro_loss(
-        Grpo(), GRPO, view, torch.ones(1), torch.ones(1), torch.zeros(1), loss_config=LossConfig(kl_loss_coef=1.0)
+        Objective(Grpo(), GRPO, loss_config=LossConfig(kl_loss_coef=1.0)),
+        view,
+        TokenColumns(torch.ones(1), torch.ones(1), correction=torch.zeros(1)),
     )
     assert float(loss.detach()) == 0.5
 
 
 def test_without_a_reference_there_is_no_kl() -> None:
-    prepared = prepare_step(Grpo(), GRPO, small_batch([[1]]), "token_mean")
+    prepared = prepare_step(Objective(Grpo(), GRPO, "token_mean"), small_batch([[1]]))
     view = MicroBatchSlice.of(prepared, prepared.weight([0]), [0]).view(torch.zeros(1))
     with pytest.raises(TrainerError, match=r"kl_loss_coef is 1\.0, but no reference"):
-        micro_loss(Grpo(), GRPO, view, torch.ones(1), torch.ones(1), loss_config=LossConfig(kl_loss_coef=1.0))
+        micro_loss(
+            Objective(Grpo(), GRPO, loss_config=LossConfig(kl_loss_coef=1.0)),
+            view,
+            TokenColumns(torch.ones(1), torch.ones(1)),
+        )
 
 
 def test_terms_leave_the_batch_alone() -> None:

@@ -14,8 +14,10 @@ from vime_testing.toy_step import Subject, random_case
 
 from vime_core.algorithms.common import bounded_exp, broadcast_to_tokens, whiten
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss_config import NO_LOSS_CONFIG
 from vime_core.algorithms.metrics import Pair
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.ppo import Ppo
 from vime_core.algorithms.reinforce import ReinforcePlusPlus
 from vime_core.algorithms.returns import gae
@@ -25,13 +27,14 @@ from vime_core.api.algorithm import Advantages
 Result = tuple[torch.Tensor, dict[str, Pair]]
 
 
-def mean_of_means(algorithm: Any, options: Any, view: Any, advantage: Any, weight: Any, *rest: Any) -> Result:
-    return micro_loss(algorithm, options, view, advantage, torch.full_like(weight, 1 / max(len(weight), 1)), *rest)
+def mean_of_means(objective: Objective, view: Any, columns: TokenColumns) -> Result:
+    weight = torch.full_like(columns.weight, 1 / max(len(columns.weight), 1))
+    return micro_loss(objective, view, replace(columns, weight=weight))
 
 
-def weighted_by_share(algorithm: Any, options: Any, view: Any, advantage: Any, weight: Any, *rest: Any) -> Result:
-    samples = torch.full_like(weight, len(view.counts) / max(int(view.mask.sum()), 1))
-    return micro_loss(algorithm, options, view, advantage, samples, *rest)
+def weighted_by_share(objective: Objective, view: Any, columns: TokenColumns) -> Result:
+    samples = torch.full_like(columns.weight, len(view.counts) / max(int(view.mask.sum()), 1))
+    return micro_loss(objective, view, replace(columns, weight=samples))
 
 
 def mean_metrics(*args: Any) -> Result:
@@ -40,15 +43,16 @@ def mean_metrics(*args: Any) -> Result:
     return loss, {k: p if p.count is None else Pair(p.sum / p.count.clamp(min=1), one) for k, p in pairs.items()}
 
 
-def masked_by_product(*args: Any) -> Result:
-    _, _, view, _, weight, _, entropy, loss_config = args
-    loss, pairs = micro_loss(*args[:6])
-    return loss - loss_config.entropy_coef * (weight * entropy * view.mask).sum(), pairs
+def masked_by_product(objective: Objective, view: Any, columns: TokenColumns) -> Result:
+    bare = replace(objective, loss_config=NO_LOSS_CONFIG)
+    loss, pairs = micro_loss(bare, view, replace(columns, entropy=None))
+    assert columns.entropy is not None
+    return loss - objective.loss_config.entropy_coef * (columns.weight * columns.entropy * view.mask).sum(), pairs
 
 
-def counts_the_masked(algorithm: Any, options: Any, view: Any, advantage: Any, weight: Any, *rest: Any) -> Result:
+def counts_the_masked(objective: Objective, view: Any, columns: TokenColumns) -> Result:
     share = view.mask.sum().clamp(min=1) / max(len(view.mask), 1)
-    return micro_loss(algorithm, options, view, advantage, weight * share, *rest)
+    return micro_loss(objective, view, replace(columns, weight=columns.weight * share))
 
 
 class OwnBaseline(Sft):

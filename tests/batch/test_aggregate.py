@@ -8,7 +8,7 @@ import torch
 from vime_testing.toy_step import random_case
 
 from vime_core.api.errors import ConfigError
-from vime_core.batch.aggregate import AGGREGATIONS, check_aggregation, token_weights
+from vime_core.batch.aggregate import AGGREGATIONS, StepTokens, check_aggregation, token_weights
 
 LENGTH = 11
 
@@ -42,12 +42,14 @@ def test_weights_are_the_mean_they_are_named_after(name: str, seed: int) -> None
     selected = rng.random(len(batch)) < 0.8
     weights = token_weights(
         name,
-        mask=batch.t("mask"),
-        seg=batch.seg(),
-        rollout=batch.t("rollout"),
-        group=batch.t("group"),
-        selected=torch.from_numpy(selected),
-        length=LENGTH,
+        StepTokens(
+            mask=batch.t("mask"),
+            seg=batch.seg(),
+            rollout=batch.t("rollout"),
+            group=batch.t("group"),
+            selected=torch.from_numpy(selected),
+            length=LENGTH,
+        ),
     )
     starts = batch.response_starts
     pieces = [slice(starts[i], starts[i + 1]) for i in np.flatnonzero(selected)]
@@ -63,12 +65,14 @@ def test_nothing_selected_gives_zeros(name: str) -> None:
     batch = random_case(0).batch
     weights = token_weights(
         name,
-        mask=batch.t("mask"),
-        seg=batch.seg(),
-        rollout=batch.t("rollout"),
-        group=batch.t("group"),
-        selected=torch.zeros(len(batch), dtype=torch.bool),
-        length=LENGTH,
+        StepTokens(
+            mask=batch.t("mask"),
+            seg=batch.seg(),
+            rollout=batch.t("rollout"),
+            group=batch.t("group"),
+            selected=torch.zeros(len(batch), dtype=torch.bool),
+            length=LENGTH,
+        ),
     )
     assert not weights.any()
 

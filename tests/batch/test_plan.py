@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from vime_testing.toy_step import small_batch
 
 from vime_core.api.errors import DataError
 from vime_core.batch.bins import even_out, pack_by_tokens, split_until
-from vime_core.batch.plan import Balance, BatchPlan, forward_of, plan_forward, plan_steps
+from vime_core.batch.plan import Balance, BatchPlan, Packing, forward_of, plan_forward, plan_steps
 from vime_core.batch.step_batch import StepBatch
 
 
@@ -73,13 +73,15 @@ def test_plans_keep_their_promises(seed: int, balance: Balance) -> None:
             multiple = 1 + seed % 2
             steps = plan_steps(
                 batch,
+                Packing(
+                    dp_size=ranks,
+                    max_tokens=cap,
+                    micro_batch_size=1 + seed % 4,
+                    balance=balance,
+                    multiple_of=multiple,
+                    attention_knee=40,
+                ),
                 global_batch_size=size,
-                dp_size=ranks,
-                max_tokens=cap,
-                micro_batch_size=1 + seed % 4,
-                balance=balance,
-                multiple_of=multiple,
-                attention_knee=40,
             )
             assert sorted(chain(*(s.samples for s in steps))) == list(range(len(batch)))
             for step in steps:
@@ -92,8 +94,8 @@ def test_plans_keep_their_promises(seed: int, balance: Balance) -> None:
 def test_the_same_batch_gives_the_same_plan() -> None:
     batch, size = random_batch(5)
     again = StepBatch.concat([batch])
-    kwargs: dict[str, Any] = dict(global_batch_size=size, dp_size=2, max_tokens=100, balance="cost")
-    assert plan_steps(batch, **kwargs) == plan_steps(again, **kwargs)
+    packing = Packing(dp_size=2, max_tokens=100, balance="cost")
+    assert plan_steps(batch, packing, size) == plan_steps(again, packing, size)
 
 
 # steps and groups ------------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def steps_of(sizes: list[int], size: int) -> list[list[int]]:
     """Groups of the given sizes, one sample a rollout; the groups in each step."""
     groups = [g for g, n in enumerate(sizes) for _ in range(n)]
     batch = batch_of([3] * len(groups), groups)
-    steps = plan_steps(batch, global_batch_size=size, dp_size=1, max_tokens=None)
+    steps = plan_steps(batch, Packing(dp_size=1, max_tokens=None), global_batch_size=size)
     return [sorted(set(batch.group[s.samples].tolist())) for s in steps]
 
 
@@ -129,22 +131,22 @@ def test_an_unavoidable_split_touches_few_groups() -> None:
 
 def test_trailing_rollouts_are_an_error() -> None:
     with pytest.raises(DataError, match="10 rollouts cannot be divided into optimizer steps of 4"):
-        plan_steps(batch_of([3] * 10), global_batch_size=4, dp_size=1, max_tokens=None)
+        plan_steps(batch_of([3] * 10), Packing(dp_size=1, max_tokens=None), global_batch_size=4)
     with pytest.raises(DataError, match="2 rollouts cannot be divided into optimizer steps of 4"):
-        plan_steps(batch_of([3] * 2), global_batch_size=4, dp_size=1, max_tokens=None)
+        plan_steps(batch_of([3] * 2), Packing(dp_size=1, max_tokens=None), global_batch_size=4)
 
 
 def test_a_batch_without_samples_is_an_error() -> None:
     empty = batch_of([3]).take([])
     with pytest.raises(DataError, match="0 rollouts"):
-        plan_steps(empty, global_batch_size=1, dp_size=1, max_tokens=None)
+        plan_steps(empty, Packing(dp_size=1, max_tokens=None), global_batch_size=1)
     with pytest.raises(DataError, match="without samples"):
-        plan_forward(empty, dp_size=1, max_tokens=None)
+        plan_forward(empty, Packing(dp_size=1, max_tokens=None))
 
 
 def test_a_rollout_in_two_groups_is_an_error() -> None:
     with pytest.raises(DataError, match="rollout 5 has samples in group 0 and in group 1"):
-        plan_steps(batch_of([3, 3], [0, 1], [5, 5]), global_batch_size=1, dp_size=1, max_tokens=None)
+        plan_steps(batch_of([3, 3], [0, 1], [5, 5]), Packing(dp_size=1, max_tokens=None), global_batch_size=1)
 
 
 # caps ------------------------------------------------------------------------------------------------------------
@@ -152,18 +154,18 @@ def test_a_sample_longer_than_the_cap_is_named() -> None:
     batch = batch_of([3, 12, 30], [4, 4, 9], [10, 11, 12])
     message = r"2 of 3 samples do not fit .* 10 tokens; the longest has 30 \(group 9, rollout 12, sample 2"
     with pytest.raises(DataError, match=message):
-        plan_steps(batch, global_batch_size=3, dp_size=1, max_tokens=10)
+        plan_steps(batch, Packing(dp_size=1, max_tokens=10), global_batch_size=3)
     with pytest.raises(DataError, match="raise max_tokens_per_gpu"):
-        plan_forward(batch, dp_size=1, max_tokens=10)
+        plan_forward(batch, Packing(dp_size=1, max_tokens=10))
 
 
 def test_a_length_is_counted_as_it_is_padded() -> None:
     batch = batch_of([9, 9, 9])
-    kwargs: dict[str, Any] = dict(global_batch_size=3, dp_size=1, max_tokens=27)
-    assert plan_steps(batch, **kwargs)[0].micro_batches_per_rank == 1
-    assert plan_steps(batch, length_multiple=4, **kwargs)[0].micro_batches_per_rank == 2
+    packing = Packing(dp_size=1, max_tokens=27)
+    assert plan_steps(batch, packing, 3)[0].micro_batches_per_rank == 1
+    assert plan_steps(batch, replace(packing, length_multiple=4), 3)[0].micro_batches_per_rank == 2
     with pytest.raises(DataError, match="the longest has 32"):
-        plan_steps(batch, length_multiple=32, **kwargs)
+        plan_steps(batch, replace(packing, length_multiple=32), 3)
 
 
 def test_balancing_by_cost_never_passes_the_cap() -> None:
@@ -171,7 +173,7 @@ def test_balancing_by_cost_never_passes_the_cap() -> None:
     batch = batch_of([1000] + [100] * 40)
     for knee in (10.0, 1e9):
         (step,) = plan_steps(
-            batch, global_batch_size=41, dp_size=2, max_tokens=1000, balance="cost", attention_knee=knee
+            batch, Packing(dp_size=2, max_tokens=1000, balance="cost", attention_knee=knee), global_batch_size=41
         )
         check(step, batch, 2, 1000, 1)
 
@@ -183,11 +185,8 @@ def test_balancing_by_cost_evens_out_the_ranks() -> None:
     for balance in choices:
         (step,) = plan_steps(
             batch_of(lengths),
+            Packing(dp_size=2, max_tokens=400, balance=balance, attention_knee=100),
             global_batch_size=8,
-            dp_size=2,
-            max_tokens=400,
-            balance=balance,
-            attention_knee=100,
         )
         ranks = [sum(lengths[i] * (1 + lengths[i] / 100) for b in rank for i in b) for rank in step.micro_batches]
         cost[balance] = max(ranks) / (sum(ranks) / 2)
@@ -196,14 +195,14 @@ def test_balancing_by_cost_evens_out_the_ranks() -> None:
 
 
 def test_fewer_samples_than_ranks_leaves_some_with_an_empty_micro_batch() -> None:
-    (step,) = plan_steps(batch_of([5, 6]), global_batch_size=2, dp_size=4, max_tokens=100)
+    (step,) = plan_steps(batch_of([5, 6]), Packing(dp_size=4, max_tokens=100), global_batch_size=2)
     assert step.micro_batches == [[[0]], [[1]], [[]], [[]]]
 
 
 def test_forward_plans() -> None:
     batch, size = random_batch(11)
-    assert sorted(flat(plan_forward(batch, dp_size=3, max_tokens=70))) == list(range(len(batch)))
-    steps = plan_steps(batch, global_batch_size=size, dp_size=2, max_tokens=70)
+    assert sorted(flat(plan_forward(batch, Packing(dp_size=3, max_tokens=70)))) == list(range(len(batch)))
+    steps = plan_steps(batch, Packing(dp_size=2, max_tokens=70), global_batch_size=size)
     forward = forward_of(steps)
     assert sorted(flat(forward)) == list(range(len(batch)))
     assert forward[1] == [b for step in steps for b in step.micro_batches[1]]

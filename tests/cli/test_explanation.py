@@ -13,14 +13,15 @@ from vime_cli.explain.text import lines
 from vime_cli.main import main
 from vime_testing.toy_step import random_case
 
-from vime_core.algorithms.loss import micro_loss
+from vime_core.algorithms.loss import TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.api.errors import DataError
-from vime_core.batch.plan import plan_steps
+from vime_core.batch.plan import Packing, plan_steps
 from vime_core.observe.loss_inputs import read_loss_inputs
 from vime_core.plugin.plugins import Plugins
 from vime_core.training.loss_record import LossRecord, plain
@@ -40,11 +41,15 @@ def keep(
     """Write the file of a step as the trainer does; the metrics of each optimizer step."""
     algorithm, case = algorithm_of(name), random_case(3, frozenset({"ref_logp"}))
     options = merge_options(algorithm, {})
-    prepared = prepare_step(algorithm, options, case.batch, aggregation, fixed_length=8, loss_config=loss_config)
+    prepared = prepare_step(
+        Objective(algorithm, options, aggregation, fixed_length=8, loss_config=loss_config), case.batch
+    )
     logp = case.log_probs(case.logits)
     rollouts = len(set(case.batch.rollout.tolist()))
     plans = plan_steps(
-        case.batch, global_batch_size=-(-rollouts // optimizer_steps), dp_size=1, max_tokens=None, micro_batch_size=2
+        case.batch,
+        Packing(dp_size=1, max_tokens=None, micro_batch_size=2),
+        global_batch_size=-(-rollouts // optimizer_steps),
     )
     metrics = []
     for plan in plans:
@@ -54,7 +59,9 @@ def keep(
         )
         view = share.view(logp[share.index])
         _, pairs = micro_loss(
-            algorithm, options, view, share.advantage, share.weight, share.correction, None, loss_config
+            Objective(algorithm, options, loss_config=loss_config),
+            view,
+            TokenColumns(share.advantage, share.weight, correction=share.correction),
         )
         metrics.append(finish(pairs))
     facts = {"algorithm": name, "options": plain(options), "terms": plain(loss_config), "temperature": 1.0}

@@ -9,7 +9,7 @@ from vime_cli.plan.packing import packing
 from vime_cli.plan.prompts import Prompts
 
 from vime_core.api.errors import ConfigError
-from vime_core.batch.plan import plan_steps
+from vime_core.batch.plan import Packing, plan_steps
 from vime_core.config.sections import Config
 
 
@@ -50,7 +50,7 @@ def test_micro_batches_are_those_that_training_makes(steps: int, ranks: int) -> 
     config = _config(num_steps_per_rollout=steps)
     lengths = Lengths.of(config, Prompts.given((2, 10)), response=(10, 30, 80))
     found = packing(config, Layout(dp=ranks), lengths)
-    real = plan_steps(_batch(lengths), global_batch_size=config.global_batch, dp_size=ranks, max_tokens=300)
+    real = plan_steps(_batch(lengths), Packing(dp_size=ranks, max_tokens=300), global_batch_size=config.global_batch)
     assert found.optimizer_steps == len(real) == steps
     assert found.micro_batches == max(step.micro_batches_per_rank for step in real)
     sums = [sum(lengths.totals[i] for i in b) for step in real for rank in step.micro_batches for b in rank]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.reinforce import Reinforce
 from vime_core.api.errors import EngineError
@@ -85,7 +86,7 @@ def test_the_algorithm_finds_the_plugins_column(
 ) -> None:
     result = made_by(config, client, f"{plugin}:Doubting")
     batch, algorithm = result.batch, Cautious()
-    prepared = prepare_step(algorithm, algorithm.defaults, batch, "token_mean")
+    prepared = prepare_step(Objective(algorithm, algorithm.defaults, "token_mean"), batch)
     sampled = torch.from_numpy(batch.mask)
     starts = np.repeat(batch.token_starts[:-1] + batch.total_lengths - batch.response_lengths, batch.response_lengths)
     positions = starts + np.arange(len(sampled)) - np.repeat(batch.response_starts[:-1], batch.response_lengths)

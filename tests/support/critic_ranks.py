@@ -40,14 +40,16 @@ class Targets(Algorithm):
 
 
 def plans_of(config: Any, layout: Any, batch: Any) -> Any:
-    from vime_core.batch.plan import plan_steps
+    from vime_core.batch.plan import Packing, plan_steps
 
     return plan_steps(
         batch,
+        Packing(
+            dp_size=layout.dp_size,
+            max_tokens=config.train.max_tokens_per_gpu * layout.cp_size,
+            length_multiple=2 * layout.cp_size if layout.cp_size > 1 else 1,
+        ),
         global_batch_size=len(batch),
-        dp_size=layout.dp_size,
-        max_tokens=config.train.max_tokens_per_gpu * layout.cp_size,
-        length_multiple=2 * layout.cp_size if layout.cp_size > 1 else 1,
     )
 
 
@@ -61,11 +63,12 @@ def values_of(critic: Any, plans: Any, batch: Any) -> Any:
 
 def train(critic: Any, config: Any, batch: Any, clip: float = 0.2, bonus: float = 0.1) -> Any:
     """One step on the batch: the critic's values as they are, then its update."""
+    from vime_core.algorithms.objective import Objective
     from vime_core.algorithms.prepare import prepare_step
 
     plans = plans_of(config, critic.runner.layout, batch)
     batch = batch.with_columns(values=values_of(critic, plans, batch))
-    prepared = prepare_step(Targets(), {"bonus": bonus}, batch, "rollout_mean")
+    prepared = prepare_step(Objective(Targets(), {"bonus": bonus}, "rollout_mean"), batch)
     return critic.train(prepared.batch, plans, prepared, clip)
 
 

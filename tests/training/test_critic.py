@@ -18,6 +18,7 @@ from tests.support.models import build_model
 from tests.support.train_ranks import make_batch, make_config
 from vime_core.algorithms.critic_loss import micro_value_loss, value_quality
 from vime_core.algorithms.metrics import finish
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.prepare import Prepared, prepare_step
 from vime_core.api.errors import CheckpointError, TrainerError
 from vime_core.batch.step_batch import StepBatch
@@ -113,7 +114,7 @@ def test_gradients_are_those_of_plain_torch(bench: Bench, tied: bool) -> None:
     values, body = plain_values(folder, head, batch)
     row = bench.train(critic, batch)
 
-    prepared = prepare_step(Targets(), BONUS, batch.with_columns(values=values.detach()), "rollout_mean")
+    prepared = prepare_step(Objective(Targets(), BONUS, "rollout_mean"), batch.with_columns(values=values.detach()))
     weight = prepared.weight(range(len(batch))).float()
     assert prepared.returns is not None
     loss = (weight * (values - prepared.returns) ** 2)[prepared.mask].sum()
@@ -149,7 +150,7 @@ def test_values_move_at_most_the_clip_in_the_loss(bench: Bench) -> None:
     critic, batch = bench.critic(), make_batch(4)
     plans = plans_of(bench.config, bench.layout, batch)
     far = batch.with_columns(values=torch.full((batch.response_tokens,), -9.0))
-    prepared = prepare_step(Targets(), BONUS, far, "rollout_mean")
+    prepared = prepare_step(Objective(Targets(), BONUS, "rollout_mean"), far)
     row = critic.train(far, plans, prepared, CLIP)
     assert row["train/value_clipfrac"] == 1.0
     assert row["train/critic-grad_norm"] == 0.0
@@ -160,7 +161,7 @@ def weights_after(bench: Bench, batch: StepBatch, spoil: bool = False) -> tuple[
     with_head(critic)
     values = bench.values(critic, batch)
     plans = plans_of(bench.config, bench.layout, batch)
-    prepared = prepare_step(Targets(), BONUS, batch.with_columns(values=values), "token_mean")
+    prepared = prepare_step(Objective(Targets(), BONUS, "token_mean"), batch.with_columns(values=values))
     if spoil:
         prepared = spoiled(prepared)
     row = critic.train(prepared.batch, plans, prepared, CLIP)
@@ -257,7 +258,7 @@ def test_tokens_that_the_critic_does_not_know_are_an_error(bench: Bench) -> None
 def test_returns_are_needed(bench: Bench) -> None:
     critic, batch = bench.critic(), make_batch(1)
     batch = batch.with_columns(values=torch.zeros(batch.response_tokens))
-    prepared = prepare_step(Targets(), BONUS, batch, "token_mean")
+    prepared = prepare_step(Objective(Targets(), BONUS, "token_mean"), batch)
     with pytest.raises(TrainerError, match="returns"):
         critic.train(batch, [], dataclasses.replace(prepared, returns=None), CLIP)
 

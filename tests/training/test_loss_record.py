@@ -11,6 +11,7 @@ import torch
 from tests.support.one_rank import train
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.loss_config import LossConfig
+from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.batch.step_batch import SCHEMA, StepBatch
 from vime_core.observe.loss_inputs import LossInputs, read_loss_inputs, steps_of
@@ -38,7 +39,8 @@ def test_the_stages_can_be_run_again(kept: tuple[LossInputs, dict[str, float]]) 
     inputs, _ = kept
     facts = inputs.facts
     prepared = prepare_step(
-        Grpo(), facts["options"], batch_of(inputs), facts["aggregation"], loss_config=LossConfig(**facts["terms"])
+        Objective(Grpo(), facts["options"], facts["aggregation"], loss_config=LossConfig(**facts["terms"])),
+        batch_of(inputs),
     )
     assert facts["algorithm"] == "grpo"
     for name, column in {"advantage": prepared.advantage, "trained": prepared.mask}.items():

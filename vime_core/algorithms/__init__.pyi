@@ -9,11 +9,11 @@ from .critic_loss import value_quality as value_quality
 from .importance import CORRECTIONS as CORRECTIONS
 from .info import Described as Described
 from .kl import kl_loss as kl_loss
+from .loss import TokenColumns as TokenColumns
 from .loss import micro_loss as micro_loss
 from .loss import policy_loss as policy_loss
 from .loss_config import NO_LOSS_CONFIG as NO_LOSS_CONFIG
 from .loss_config import LossConfig as LossConfig
-from .loss_config import needed_columns as needed_columns
 from .metrics import Pair as Pair
 from .metrics import Pairs as Pairs
 from .metrics import add_pairs as add_pairs
@@ -23,6 +23,7 @@ from .metrics import to_vector as to_vector
 from .micro_batch_slice import MicroBatchSlice as MicroBatchSlice
 from .micro_batch_slice import Reduce as Reduce
 from .micro_batch_slice import response_index as response_index
+from .objective import Objective as Objective
 from .options import aggregation_of as aggregation_of
 from .options import known_options as known_options
 from .options import merge_options as merge_options
@@ -30,7 +31,6 @@ from .options import options_of as options_of
 from .options import value_faults as value_faults
 from .prepare import Prepared as Prepared
 from .prepare import prepare_step as prepare_step
-from .prepare import wants_old_logp as wants_old_logp
+from .prepare import sampler_as_old as sampler_as_old
 from .sampler_ratio import SamplerRatio as SamplerRatio
 from .sampler_ratio import effective_sample_ratio as effective_sample_ratio
-from .shaping import sampler_as_old as sampler_as_old

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from vime_core.algorithms.common import STD_EPS, broadcast_to_tokens, centered_rewards, sum_by
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import PolicyAlgorithm
-from vime_core.api import AlgorithmInfo
+from vime_core.api import AlgorithmInfo, Options
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
@@ -29,7 +28,7 @@ class Rloo(PolicyAlgorithm):
     )
     group_based = True
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
         centered, stats = centered_rewards(batch)
         return broadcast_to_tokens(batch, centered * stats.rollouts / (stats.rollouts - 1).clamp(min=1))
 
@@ -47,7 +46,7 @@ class Opo(PolicyAlgorithm):
     )
     group_based = True
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
         centered, stats = centered_rewards(batch)
         tokens = batch.trainable_counts().double() * stats.scored
         shift = sum_by(stats.index, tokens * centered) / sum_by(stats.index, tokens).clamp(min=1)
@@ -70,7 +69,7 @@ class MaxRl(PolicyAlgorithm):
     )
     group_based = True
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
         centered, stats = centered_rewards(batch)
         scaled = centered / (stats.mean.clamp(min=0.0) + STD_EPS)
         return broadcast_to_tokens(batch, torch.where(stats.mean > 0, scaled, 0.0))

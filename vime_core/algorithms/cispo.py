@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import clip_fractions, clip_range, drift
-from vime_core.api import AlgorithmInfo, TokenView
+from vime_core.api import AlgorithmInfo, Options, TokenView
 
 
 class Cispo(Grpo):
@@ -27,10 +27,10 @@ class Cispo(Grpo):
         ),
     )
     aggregate = "token_mean"
-    defaults: ClassVar[Mapping[str, Any]] = {"eps_clip": 1.0, "eps_clip_high": 4.0, **STD}
+    defaults: ClassVar[Options] = {"eps_clip": 1.0, "eps_clip_high": 4.0, **STD}
 
     def surrogate(
-        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+        self, view: TokenView, advantage: torch.Tensor, options: Options
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         low, high = clip_range(options)
         r = self.ratio(view).detach()

@@ -2,7 +2,8 @@
 
 A correction is a pure function ``(batch, advantage, **options) -> CorrectionResult`` that runs once a step on the whole
 batch. ``batch`` has ``old_logp`` and ``rollout_logp``, and its mask holds the trainable tokens that count;
-``advantage`` [R] is final. Options are keyword-only arguments with defaults: one that does not exist is an error.
+``advantage`` [R] is final. Options are keyword-only arguments with defaults: one that does not exist is an error. Where
+they are many, a class takes them and its objects are called with ``(batch, advantage)``.
 
 With rho = exp(old_logp - rollout_logp), the log ratio clamped to +-20, PPO's own ratio (current against old) is another
 one; their product is the current policy against the sampler. A token whose sampler log-prob is missing (NaN) has weight
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from vime_core.api import ConfigError, TrainerError
+from vime_core.api import ConfigError, Options, TrainerError
 from vime_core.batch import SCHEMA, StepBatch
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class CorrectionResult:
     leaves_denominator: bool = False
 
 
-CorrectionFunction = Callable[..., CorrectionResult]
+#: the function, or the class whose objects are it
+CorrectionFunction = Callable[..., CorrectionResult] | type[Callable[..., CorrectionResult]]
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,16 @@ class Correction:
 
     name: str
     function: CorrectionFunction
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
     def __call__(self, batch: StepBatch, advantage: torch.Tensor) -> CorrectionResult:
         """Raises:
         TrainerError: the function broke its contract (type, shape, gradient, a weight that is not finite).
         """
-        result = self.function(batch, advantage, **self.options)
+        if isinstance(self.function, type):
+            result = self.function(**self.options)(batch, advantage)
+        else:
+            result = self.function(batch, advantage, **self.options)
         if not isinstance(result, CorrectionResult):
             raise TrainerError(f"correction {self.name!r} gave {type(result).__name__}, expected CorrectionResult")
         for part, x in (("weight", result.weight), ("keep", result.keep)):

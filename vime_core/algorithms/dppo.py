@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from vime_core.algorithms.common import bounded_exp
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import RANGE, clip_fractions, clip_range
-from vime_core.api import AlgorithmInfo, TokenView
+from vime_core.api import AlgorithmInfo, Options, TokenView
 
 
 class Dppo(Grpo):
@@ -29,10 +29,10 @@ class Dppo(Grpo):
         ),
     )
     needs = frozenset({"rollout_logp", "reward"})
-    defaults: ClassVar[Mapping[str, Any]] = {**RANGE, **STD}
+    defaults: ClassVar[Options] = {**RANGE, **STD}
 
     def surrogate(
-        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+        self, view: TokenView, advantage: torch.Tensor, options: Options
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         low, high = clip_range(options)
         now = view.logp.detach()

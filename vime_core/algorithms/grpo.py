@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from vime_core.algorithms.common import group_advantage
 from vime_core.algorithms.policy import CLIP, PolicyAlgorithm
-from vime_core.api import AlgorithmInfo
+from vime_core.api import AlgorithmInfo, Options
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
 
 #: whether advantages are divided by the group's standard deviation
-STD: Mapping[str, Any] = MappingProxyType({"disable_grpo_std_normalization": False})
+STD: Options = MappingProxyType({"disable_grpo_std_normalization": False})
 
 GROUP_ADVANTAGE = "(R - mean of the group) / (std of the group + 1e-6)"
 CLIPPED = "max(-r A, -clip(r, 1 - eps_clip, 1 + eps_clip_high) A), r = exp(logp - old_logp)"
@@ -38,10 +37,10 @@ class Grpo(PolicyAlgorithm):
             "The KL to the reference belongs in the loss (--use-kl-loss); kl_coef is not read.",
         ),
     )
-    defaults: ClassVar[Mapping[str, Any]] = {**CLIP, **STD}
+    defaults: ClassVar[Options] = {**CLIP, **STD}
     group_based = True
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
         return group_advantage(batch, divide_by_std=not options["disable_grpo_std_normalization"])
 
 
@@ -62,7 +61,7 @@ class DrGrpo(PolicyAlgorithm):
     aggregate = "fixed_length"
     group_based = True
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
         return group_advantage(batch, divide_by_std=False)
 
 
@@ -84,4 +83,4 @@ class Dapo(Grpo):
         ),
     )
     aggregate = "token_mean"
-    defaults: ClassVar[Mapping[str, Any]] = {**Grpo.defaults, "eps_clip_high": 0.28}
+    defaults: ClassVar[Options] = {**Grpo.defaults, "eps_clip_high": 0.28}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from vime_core.algorithms.common import bounded_exp
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import RANGE, clip_fractions, clip_range, drift
-from vime_core.api import AlgorithmInfo, TokenView
+from vime_core.api import AlgorithmInfo, Options, TokenView
 
 
 class Gspo(Grpo):
@@ -29,7 +29,7 @@ class Gspo(Grpo):
             "Clip fractions are decided per sample and counted per token.",
         ),
     )
-    defaults: ClassVar[Mapping[str, Any]] = {**Grpo.defaults, "eps_clip": 3e-4, "eps_clip_high": 4e-4}
+    defaults: ClassVar[Options] = {**Grpo.defaults, "eps_clip": 3e-4, "eps_clip_high": 4e-4}
 
     def ratio(self, view: TokenView) -> torch.Tensor:
         return view.broadcast_to_tokens(bounded_exp(view.seq_mean(view.logp - view.old_logp)))
@@ -48,10 +48,10 @@ class Gmpo(Grpo):
         notes=("The bounds are on the log ratio, 0.4 each.",),
     )
     aggregate = "sample_mean"
-    defaults: ClassVar[Mapping[str, Any]] = {**RANGE, "eps_clip": 0.4, **STD}
+    defaults: ClassVar[Options] = {**RANGE, "eps_clip": 0.4, **STD}
 
     def surrogate(
-        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+        self, view: TokenView, advantage: torch.Tensor, options: Options
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         low, high = clip_range(options)
         d = view.logp - view.old_logp

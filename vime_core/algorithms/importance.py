@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ def tis(batch: StepBatch, advantage: torch.Tensor, *, low: float = 0.0, high: fl
     _check_bounds(low, high)
     ratio = SamplerRatio.of(batch)
     weight = _known(ratio, "token", ratio.rho.clamp(low, high))
-    return _result(ratio, ratio.rho, weight, torch.ones_like(ratio.mask))
+    return _with_metrics(ratio, ratio.rho, CorrectionResult(weight, torch.ones_like(ratio.mask)))
 
 
 def icepop(
@@ -45,27 +46,16 @@ def icepop(
     """IcePop (Ling Team 2025): rho itself within the bounds, both included; other tokens are rejected."""
     _check_bounds(low, high)
     ratio = SamplerRatio.of(batch)
-    return _result(ratio, ratio.rho, ratio.rho, _inside(ratio, "token", low, high), leave_denominator)
+    keep = _inside(ratio, "token", low, high)
+    found = CorrectionResult(ratio.rho, keep, leaves_denominator=leave_denominator)
+    return _with_metrics(ratio, ratio.rho, found)
 
 
-def mis(
-    batch: StepBatch,
-    advantage: torch.Tensor,
-    *,
-    level: str = "token",
-    mode: str = "mask",
-    low: float = 0.5,
-    high: float = 2.0,
-    reject_level: str = "geometric",
-    reject_low: float | None = None,
-    reject_high: float | None = None,
-    veto: float | None = None,
-    normalize: bool = False,
-    leave_denominator: bool = False,
-) -> CorrectionResult:
+@dataclass(frozen=True, kw_only=True)
+class Mis:
     """Importance weights at any level, with rejection.
 
-    Args:
+    Attributes:
         level: whose ratio is the weight: ``token``, ``sequence`` (product), ``geometric`` (mean of logs).
         mode: ``truncate`` bounds it above, ``clip`` on both sides, ``mask`` rejects what is outside.
         reject_level, reject_low, reject_high: reject tokens or sequences whose ratio of that level is outside; a bound
@@ -74,22 +64,35 @@ def mis(
         normalize: divide by the mean weight of what is kept: over tokens at level ``token``, else over sequences.
         leave_denominator: rejected tokens are not counted.
     """
-    _check_bounds(low, high)
-    if mode not in ("truncate", "clip", "mask"):
-        raise ConfigError(f"mode {mode!r} is unknown; give truncate, clip or mask")
-    ratio = SamplerRatio.of(batch)
-    raw = ratio.level(level)
-    keep = _inside(ratio, reject_level, reject_low, reject_high)
-    vetoed = _vetoed(ratio, veto)
-    if mode == "mask":
-        weight, keep = raw, keep & _inside(ratio, level, low, high)
-    else:
-        weight = _known(ratio, level, raw.clamp(0.0 if mode == "truncate" else low, high))
-    keep = keep & ~vetoed
-    if normalize:
-        weight = weight / _mean_weight(ratio, weight, keep, level)
-    metrics = {} if veto is None else {"vetoed_samples": ratio.sample_ratio(vetoed)}
-    return _result(ratio, raw, weight, keep, leave_denominator, metrics)
+
+    level: str = "token"
+    mode: str = "mask"
+    low: float = 0.5
+    high: float = 2.0
+    reject_level: str = "geometric"
+    reject_low: float | None = None
+    reject_high: float | None = None
+    veto: float | None = None
+    normalize: bool = False
+    leave_denominator: bool = False
+
+    def __call__(self, batch: StepBatch, advantage: torch.Tensor) -> CorrectionResult:
+        _check_bounds(self.low, self.high)
+        if self.mode not in ("truncate", "clip", "mask"):
+            raise ConfigError(f"mode {self.mode!r} is unknown; give truncate, clip or mask")
+        ratio = SamplerRatio.of(batch)
+        raw = ratio.level(self.level)
+        keep = _inside(ratio, self.reject_level, self.reject_low, self.reject_high)
+        vetoed = _vetoed(ratio, self.veto)
+        if self.mode == "mask":
+            weight, keep = raw, keep & _inside(ratio, self.level, self.low, self.high)
+        else:
+            weight = _known(ratio, self.level, raw.clamp(0.0 if self.mode == "truncate" else self.low, self.high))
+        keep = keep & ~vetoed
+        if self.normalize:
+            weight = weight / _mean_weight(ratio, weight, keep, self.level)
+        metrics = {} if self.veto is None else {"vetoed_samples": ratio.sample_ratio(vetoed)}
+        return _with_metrics(ratio, raw, CorrectionResult(weight, keep, metrics, self.leave_denominator))
 
 
 def opsm(batch: StepBatch, advantage: torch.Tensor, *, delta: float = 1e-4) -> CorrectionResult:
@@ -146,15 +149,11 @@ def _mean_weight(ratio: SamplerRatio, weight: torch.Tensor, keep: torch.Tensor, 
     return each[torch.unique(ratio.seg[chosen])].mean()
 
 
-def _result(
-    ratio: SamplerRatio,
-    raw: torch.Tensor,
-    weight: torch.Tensor,
-    keep: torch.Tensor,
-    leaves_denominator: bool = False,
-    extra: Mapping[str, float] = MappingProxyType({}),
-) -> CorrectionResult:
+def _with_metrics(ratio: SamplerRatio, raw: torch.Tensor, result: CorrectionResult) -> CorrectionResult:
     """With the metrics that all of these have. raw: [R] the ratio before anything is bounded."""
+    weight, keep = result.weight, result.keep
+    assert weight is not None, "these give a weight a token"
+    assert keep is not None, "and say which are kept"
     final = torch.where(keep, weight, torch.zeros((), dtype=weight.dtype))
     metrics: dict[str, float] = {"missing_rollout_logprobs": ratio.missing}
     if ratio.mask.any():
@@ -164,14 +163,14 @@ def _result(
             "tis_abs": ratio.token_mean((raw - 1).abs()),
             "rejected_tokens": ratio.token_mean(~keep),
             "rejected_samples": ratio.sample_ratio(~keep),
-            **extra,
+            **result.metrics,
         }
         if final[ratio.mask].any():
             metrics["ess"] = effective_sample_ratio(final[ratio.mask])
-    return CorrectionResult(weight, keep, metrics, leaves_denominator)
+    return replace(result, metrics=metrics)
 
 
 #: name -> function, as the core registers them
 CORRECTIONS: Mapping[str, CorrectionFunction] = MappingProxyType(
-    {"tis": tis, "icepop": icepop, "mis": mis, "opsm": opsm}
+    {"tis": tis, "icepop": icepop, "mis": Mis, "opsm": opsm}
 )

@@ -8,39 +8,43 @@ are its gradients; the backend's own averaging must be undone outside (multiply 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from vime_core.algorithms.centering import ImportanceWeight, centered_loss
 from vime_core.algorithms.common import trainable
 from vime_core.algorithms.kl import kl_loss
-from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig
+from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
 from vime_core.algorithms.micro_batch_slice import MicroView
-from vime_core.api import TOP_LOGP, Algorithm, TrainerError
+from vime_core.algorithms.objective import Objective
+from vime_core.api import TOP_LOGP, TrainerError
 
 
-def micro_loss(
-    algorithm: Algorithm,
-    options: Mapping[str, Any],
-    view: MicroView,
-    advantage: torch.Tensor,
-    weight: torch.Tensor,
-    correction: torch.Tensor | None = None,
-    entropy: torch.Tensor | None = None,
-    loss_config: LossConfig = NO_LOSS_CONFIG,
-    topk_logprobs: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, dict[str, Pair]]:
+@dataclass(frozen=True)
+class TokenColumns:
+    """What a micro-batch's loss reads beside the view, of the same r tokens.
+
+    Attributes:
+        advantage, weight, correction: [r]; ``weight`` is the aggregation's, counted over the optimizer step.
+        entropy: [r] of the policy's distribution; with gradient when ``entropy_coef`` is not 0. Logged if given.
+        topk_logprobs: [r, k] current log-probs, with gradient, of the tokens that the sampler found likeliest; for
+            score centering.
+    """
+
+    advantage: torch.Tensor
+    weight: torch.Tensor
+    correction: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
+    topk_logprobs: torch.Tensor | None = None
+
+
+def micro_loss(objective: Objective, view: MicroView, columns: TokenColumns) -> tuple[torch.Tensor, dict[str, Pair]]:
     """The loss and its metrics.
 
     Args:
-        view: r tokens of n samples; may be empty.
-        advantage, weight, correction: [r]; ``weight`` is the aggregation's, counted over the optimizer step.
-        entropy: [r] of the policy's distribution; with gradient when ``entropy_coef`` is not 0. Logged if given.
-        loss_config: what is added to the algorithm's surrogate; a KL reads ``view.extra["ref_logp"]``.
-        topk_logprobs: [r, k] current log-probs, with gradient, of the tokens that the sampler found likeliest; for
-            score centering.
+        view: r tokens of n samples; may be empty. A KL reads ``view.extra["ref_logp"]``.
 
     Returns:
         (scalar that is connected to the graph of ``view.logp`` even where nothing is trainable, pairs). ``loss``,
@@ -50,24 +54,21 @@ def micro_loss(
     Raises:
         TrainerError: the surrogate or a metric has another shape than [r], or entropy or reference is missing.
     """
-    mask = view.mask
-    surrogate, token_metrics = policy_loss(
-        algorithm, options, view, trainable(mask, advantage), loss_config, topk_logprobs
-    )
+    mask, loss_config = view.mask, objective.loss_config
+    surrogate, token_metrics = policy_loss(objective, view, trainable(mask, columns.advantage), columns.topk_logprobs)
     for name, x in {"surrogate": surrogate, **token_metrics}.items():
         if x.shape != mask.shape:
-            raise TrainerError(
-                f"algorithm {algorithm.name!r}: {name} has shape {tuple(x.shape)}, expected {tuple(mask.shape)}"
-            )
-    scale = trainable(mask, weight)
-    corrected = scale if correction is None else scale * trainable(mask, correction)
+            who = f"algorithm {objective.algorithm.name!r}"
+            raise TrainerError(f"{who}: {name} has shape {tuple(x.shape)}, expected {tuple(mask.shape)}")
+    scale = trainable(mask, columns.weight)
+    corrected = scale if columns.correction is None else scale * trainable(mask, columns.correction)
     pg_loss = trainable(mask, corrected * surrogate).sum()
     # an empty slice: touches the graph, adds nothing, cannot turn an infinity into NaN
     loss = pg_loss + view.logp[:0].sum()
     metrics = {name: token_pair(x, mask) for name, x in token_metrics.items()}
     metrics["pg_loss"] = weighted_pair(pg_loss)
-    if entropy is not None:
-        held = trainable(mask, entropy)
+    if columns.entropy is not None:
+        held = trainable(mask, columns.entropy)
         entropy_loss = (scale * held).sum()
         metrics |= {"entropy": token_pair(held, mask), "entropy_loss": weighted_pair(entropy_loss)}
         if loss_config.entropy_coef:
@@ -84,20 +85,15 @@ def micro_loss(
 
 
 def policy_loss(
-    algorithm: Algorithm,
-    options: Mapping[str, Any],
-    view: MicroView,
-    advantage: torch.Tensor,
-    loss_config: LossConfig,
-    topk_logprobs: torch.Tensor | None = None,
+    objective: Objective, view: MicroView, advantage: torch.Tensor, topk_logprobs: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
     """([r] what pulls along the advantage, metrics [r]): the algorithm's surrogate, or what the loss config puts in its
-    place. advantage: [r], 0 under the mask."""
-    if loss_config.score_centering_top_k:
-        return _centered(view, advantage, loss_config, topk_logprobs), {}
-    if loss_config.plain_gradient:
+    place. advantage: [r], 0 under the mask. topk_logprobs: as in :class:`TokenColumns`."""
+    if objective.loss_config.score_centering_top_k:
+        return _centered(view, advantage, objective.loss_config, topk_logprobs), {}
+    if objective.loss_config.plain_gradient:
         return -advantage * view.logp, {}
-    return algorithm.surrogate(view, advantage, options)
+    return objective.algorithm.surrogate(view, advantage, objective.options)
 
 
 def _centered(

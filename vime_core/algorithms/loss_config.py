@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from vime_core.api import TOP_IDS, TOP_LOGP
 
 if TYPE_CHECKING:
-    from vime_core.api import Algorithm
     from vime_core.config import AlgorithmSection, Config
 
 #: IcePop's bounds where none are given
@@ -132,8 +131,3 @@ def _score_centering(given: AlgorithmSection) -> dict[str, Any]:
 
 
 NO_LOSS_CONFIG = LossConfig()
-
-
-def needed_columns(algorithm: Algorithm, options: Mapping[str, Any], loss_config: LossConfig) -> frozenset[str]:
-    """What a batch must have for this algorithm under these options, and for what is added around it."""
-    return algorithm.required(options) | loss_config.needs

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import CLIP, PolicyAlgorithm
-from vime_core.api import AlgorithmInfo
+from vime_core.api import AlgorithmInfo, Options
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
@@ -31,8 +30,8 @@ class Opd(PolicyAlgorithm):
         ),
     )
     needs = frozenset({"old_logp", "teacher_logp"})
-    defaults: ClassVar[Mapping[str, Any]] = {**CLIP, "teacher_coef": 1.0}
+    defaults: ClassVar[Options] = {**CLIP, "teacher_coef": 1.0}
     recompute_old_logprobs = True
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
         return -options["teacher_coef"] * (batch.t("old_logp") - batch.t("teacher_logp"))

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from vime_core.api import Algorithm, ConfigError
+from vime_core.api import Algorithm, ConfigError, Options
 from vime_core.batch import check_aggregation
 from vime_core.config import Config
 
 
-def options_of(config: Config, algorithm: Algorithm) -> Mapping[str, Any]:
+def options_of(config: Config, algorithm: Algorithm) -> Options:
     """Flags marked as an algorithm's (None means not given), then ``algorithm_options``, over the defaults.
 
     A supervised stage shares its flags with others and takes what it reads of them.
@@ -30,13 +30,13 @@ def options_of(config: Config, algorithm: Algorithm) -> Mapping[str, Any]:
     return merge_options(algorithm, {**flags, **options}, wrong)
 
 
-def known_options(config: Config, algorithm: Algorithm) -> Mapping[str, Any]:
+def known_options(config: Config, algorithm: Algorithm) -> Options:
     """The same without a check, and without what the algorithm does not read."""
     given = {**_flags(config), **config.algorithm.algorithm_options}
     return {**algorithm.defaults, **{name: value for name, value in given.items() if name in algorithm.defaults}}
 
 
-def value_faults(algorithm: Algorithm, options: Mapping[str, Any]) -> list[str]:
+def value_faults(algorithm: Algorithm, options: Options) -> list[str]:
     """What is wrong with the values of :func:`known_options`: their types, else what the algorithm itself says."""
     wrong = [
         f"{name} is {options[name]!r}; algorithm {algorithm.name!r} takes {_kind(default)} there"
@@ -46,7 +46,7 @@ def value_faults(algorithm: Algorithm, options: Mapping[str, Any]) -> list[str]:
     return wrong or [f"algorithm {algorithm.name!r}: {message}" for message in algorithm.violations(options)]
 
 
-def merge_options(algorithm: Algorithm, given: Mapping[str, Any], wrong: list[str] | None = None) -> Mapping[str, Any]:
+def merge_options(algorithm: Algorithm, given: Mapping[str, Any], wrong: list[str] | None = None) -> Options:
     """Defaults overlaid with ``given``; ``wrong``: violations found before.
 
     Raises:

@@ -6,41 +6,39 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from vime_core.algorithms.common import clipped_loss, ratio
 from vime_core.algorithms.kl import KINDS
 from vime_core.algorithms.returns import reward_kl
-from vime_core.api import Algorithm, TokenView
+from vime_core.api import Algorithm, Options, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
 
 #: ``eps_clip`` below (and above, unless ``eps_clip_high``)
-RANGE: Mapping[str, Any] = MappingProxyType({"eps_clip": 0.2, "eps_clip_high": None})
+RANGE: Options = MappingProxyType({"eps_clip": 0.2, "eps_clip_high": None})
 #: the same with ``eps_clip_c``: dual clip, off by default
-CLIP: Mapping[str, Any] = MappingProxyType({**RANGE, "eps_clip_c": None})
+CLIP: Options = MappingProxyType({**RANGE, "eps_clip_c": None})
 #: options of a KL to the reference in the reward
-REWARD_KL: Mapping[str, Any] = MappingProxyType({"kl_coef": 0.0, "kl_estimator": "k1"})
+REWARD_KL: Options = MappingProxyType({"kl_coef": 0.0, "kl_estimator": "k1"})
 
 
 class PolicyAlgorithm(Algorithm):
     """A subclass brings ``advantages``; and ``ratio`` or ``surrogate`` where they differ from PPO's."""
 
     needs = frozenset({"old_logp", "reward"})
-    defaults: ClassVar[Mapping[str, Any]] = CLIP
+    defaults: ClassVar[Options] = CLIP
 
-    def violations(self, options: Mapping[str, Any]) -> Sequence[str]:
+    def violations(self, options: Options) -> Sequence[str]:
         return out_of_range(options)
 
-    def required(self, options: Mapping[str, Any]) -> frozenset[str]:
+    def required(self, options: Options) -> frozenset[str]:
         return self.needs | {"ref_logp"} if options.get("kl_coef") else self.needs
 
-    def correction(
-        self, batch: StepBatch, options: Mapping[str, Any]
-    ) -> tuple[torch.Tensor | None, Mapping[str, torch.Tensor]]:
+    def correction(self, batch: StepBatch, options: Options) -> tuple[torch.Tensor | None, Mapping[str, torch.Tensor]]:
         """No weights; the KL in the reward as a metric, before its coefficient."""
         return None, {"reward_kl": reward_kl(batch, batch.t("mask"), options)} if options.get("kl_coef") else {}
 
@@ -49,7 +47,7 @@ class PolicyAlgorithm(Algorithm):
         return ratio(view)
 
     def surrogate(
-        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+        self, view: TokenView, advantage: torch.Tensor, options: Options
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         r = self.ratio(view)
         clipped = clipped_loss(r, advantage, *clip_range(options), options["eps_clip_c"])
@@ -59,7 +57,7 @@ class PolicyAlgorithm(Algorithm):
         return clipped.loss, metrics
 
 
-def clip_range(options: Mapping[str, Any]) -> tuple[float, float]:
+def clip_range(options: Options) -> tuple[float, float]:
     """(eps below, eps above)."""
     low, high = options["eps_clip"], options["eps_clip_high"]
     return low, low if high is None else high
@@ -100,7 +98,7 @@ RANGES: Mapping[str, tuple[float, float, str]] = MappingProxyType(
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType({"kl_estimator": KINDS})
 
 
-def out_of_range(options: Mapping[str, Any]) -> list[str]:
+def out_of_range(options: Options) -> list[str]:
     """What is wrong, one line an option. None stands for "not given" and is fine; unknown names are not looked at."""
     wrong = [
         f"{name} is {options[name]!r}; give {want}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from vime_core.algorithms.common import scored_tokens
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
 from vime_core.algorithms.returns import gae, token_rewards
-from vime_core.api import Advantages, AlgorithmInfo
+from vime_core.api import Advantages, AlgorithmInfo, Options
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
@@ -33,10 +32,10 @@ class Ppo(PolicyAlgorithm):
         ),
     )
     needs = frozenset({"old_logp", "values", "reward"})
-    defaults: ClassVar[Mapping[str, Any]] = {**CLIP, **REWARD_KL, "gamma": 1.0, "lambd": 1.0, "value_clip": 0.2}
+    defaults: ClassVar[Options] = {**CLIP, **REWARD_KL, "gamma": 1.0, "lambd": 1.0, "value_clip": 0.2}
     recompute_old_logprobs = True
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> Advantages:
+    def advantages(self, batch: StepBatch, options: Options) -> Advantages:
         rewards, mask = token_rewards(batch, options), scored_tokens(batch)
         parts = gae(rewards, batch.t("values"), mask, batch.seg(), options["gamma"], options["lambd"])
         return Advantages(*(x.float() for x in parts))

@@ -10,20 +10,20 @@ this needs communication.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
-from vime_core.algorithms.common import group_stats_of
-from vime_core.algorithms.correction import Correction, combine
-from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig, needed_columns
+from vime_core.algorithms.common import group_stats_of, whiten
+from vime_core.algorithms.correction import combine
 from vime_core.algorithms.metrics import Pair, finish, token_pair
-from vime_core.algorithms.shaping import require_finite, sampler_as_old, shape_advantages, shape_rewards
-from vime_core.api import Advantages, Algorithm, TrainerError
-from vime_core.batch import check_aggregation, token_weights
+from vime_core.api import Advantages, TrainerError
+from vime_core.batch import StepTokens, check_aggregation, token_weights
 
 if TYPE_CHECKING:
+    from vime_core.algorithms.loss_config import LossConfig
+    from vime_core.algorithms.objective import Objective
     from vime_core.batch import StepBatch
 
 
@@ -53,37 +53,22 @@ class Prepared:
     metrics: Mapping[str, float]
     returns: torch.Tensor | None = None
 
-    def weight(self, samples: Sequence[int]) -> torch.Tensor:
-        """[R] float64 token weights of the optimizer step that consists of ``samples`` (all of them, over all ranks:
-        :attr:`vime_core.batch.plan.BatchPlan.samples`); 0 outside the step and outside the mask."""
+    def step_tokens(self, samples: Sequence[int]) -> StepTokens:
+        """What is counted for the optimizer step that consists of ``samples`` (all of them, over all ranks:
+        :attr:`vime_core.batch.plan.BatchPlan.samples`)."""
         here = torch.zeros_like(self.selected)
         here[torch.as_tensor(samples, dtype=torch.int64)] = True
-        return token_weights(
-            self.aggregation,
-            mask=self.mask,
-            seg=self.batch.seg(),
-            rollout=self.batch.t("rollout"),
-            group=self.batch.t("group"),
-            selected=self.selected & here,
-            length=self.length,
-        )
+        batch = self.batch
+        columns = (batch.seg(), batch.t("rollout"), batch.t("group"))
+        return StepTokens(self.mask, *columns, self.selected & here, self.length)
+
+    def weight(self, samples: Sequence[int]) -> torch.Tensor:
+        """[R] float64 token weights of that optimizer step; 0 outside the step and outside the mask."""
+        return token_weights(self.aggregation, self.step_tokens(samples))
 
 
-def prepare_step(
-    algorithm: Algorithm,
-    options: Mapping[str, Any],
-    batch: StepBatch,
-    aggregation: str,
-    *,
-    loss_config: LossConfig = NO_LOSS_CONFIG,
-    corrections: Sequence[Correction] = (),
-    fixed_length: int | None = None,
-) -> Prepared:
+def prepare_step(objective: Objective, batch: StepBatch) -> Prepared:
     """Run the stages of one rollout step.
-
-    Args:
-        loss_config: what the framework adds around the algorithm. corrections: its corrections, resolved.
-        fixed_length: tokens that aggregation ``fixed_length`` divides by: the longest possible response.
 
     Raises:
         ConfigError: unknown aggregation.
@@ -91,119 +76,164 @@ def prepare_step(
             finite at a trainable token; or algorithm or correction broke their contract (shape, gradient, an advantage
             or weight that is not finite at a trainable token); names who and where.
     """
-    name = check_aggregation(aggregation)
-    needs = needed_columns(algorithm, options, loss_config)
+    algorithm, loss_config = objective.algorithm, objective.loss_config
+    name = check_aggregation(objective.aggregation or algorithm.aggregate)
     batch = sampler_as_old(batch) if loss_config.use_rollout_logprobs else batch
-    check_needs(algorithm, options, batch, loss_config)
-    batch, metrics = shape_rewards(batch, loss_config)
-    selected = _selected(algorithm, options, batch, loss_config)
+    _check_needs(objective, batch)
+    batch, metrics = _shape_rewards(batch, loss_config)
+    selected = _selected(objective, batch)
     mask = batch.t("mask") & selected[batch.seg()]
-    known = {column: batch.t(column) for column in sorted(needs & _ALWAYS_FINITE)}
-    require_finite(batch, mask, known, f"algorithm {algorithm.name!r}")
+    known = {column: batch.t(column) for column in sorted(objective.needs & _ALWAYS_FINITE)}
+    _require_finite(batch, mask, known, f"algorithm {algorithm.name!r}")
     with torch.no_grad():
-        advantage, returns = _advantages(algorithm, options, batch, mask)
-        advantage, term_metrics = shape_advantages(batch, advantage, mask, loss_config)
-        correction, own_metrics = algorithm.correction(batch, options)
+        advantage, returns = _advantages(objective, batch, mask)
+        advantage, teacher_metrics = _shape_advantages(batch, advantage, mask, loss_config)
+        correction, own_metrics = algorithm.correction(batch, objective.options)
         if correction is not None:
-            correction = _checked(algorithm, "correction", correction, batch, mask)
-        combined = combine(corrections, batch, advantage, mask)
-    correction, mask = _product(correction, combined.weight), combined.mask
+            correction = _checked(objective, "correction", correction, batch, mask)
+        combined = combine(objective.corrections, batch, advantage, mask)
+    if correction is None or combined.weight is None:
+        correction = combined.weight if correction is None else correction
+    else:
+        correction = correction * combined.weight
+    mask = combined.mask
     counts = batch.trainable_counts(mask)
-    metrics = {
-        **metrics,
-        **term_metrics,
-        **combined.metrics,
-        **_counts(selected, counts),
-        **_advantage_range(advantage, mask),
-    }
-    if algorithm.group_based:
-        metrics |= _groups(batch)
-    metrics |= finish({name: token_pair(x, mask) for name, x in own_metrics.items()})
-    return Prepared(batch, name, fixed_length, selected, mask, counts, advantage, correction, metrics, returns)
+    metrics |= {**teacher_metrics, **combined.metrics, **_counts(selected, counts), **_advantage_range(advantage, mask)}
+    metrics |= _groups(batch) if algorithm.group_based else {}
+    metrics |= finish({key: token_pair(x, mask) for key, x in own_metrics.items()})
+    length = objective.fixed_length
+    return Prepared(batch, name, length, selected, mask, counts, advantage, correction, metrics, returns)
 
 
-def _selected(
-    algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, loss_config: LossConfig
-) -> torch.Tensor:
-    """[N] bool."""
-    selected = algorithm.select(batch, options)
-    _check(algorithm, "select", selected, len(batch))
-    if "reward" in algorithm.needs:
-        selected = selected & torch.isfinite(batch.t("reward"))
-    return selected & ~batch.t("truncated") if loss_config.mask_truncated_samples else selected
-
-
+# what the batch must have ----------------------------------------------------------------------------------------
 #: needs that are not columns of the batch, or that may come with the micro-batch
 _ELSEWHERE = frozenset({"old_logp", "entropy"})
-#: columns that models compute; a number in them that is not finite is a fault, where the sampler's may be missing
+#: columns that models compute; a number in them that is not finite is an error, where the sampler's may be missing
 _ALWAYS_FINITE = frozenset({"ref_logp", "teacher_logp", "values"})
 
 
-def check_needs(
-    algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, loss_config: LossConfig = NO_LOSS_CONFIG
-) -> None:
-    """Raises:
-    TrainerError: the batch lacks a column that the algorithm or the loss config around it need.
-    """
-    columns = {"reward", "rollout_logp", *batch.extra}
-    missing = sorted(needed_columns(algorithm, options, loss_config) - columns - _ELSEWHERE)
-    if (algorithm.recompute_old_logprobs or loss_config.recompute_old_logprobs) and batch.old_logp is None:
+def _check_needs(objective: Objective, batch: StepBatch) -> None:
+    missing = sorted(objective.needs - {"reward", "rollout_logp", *batch.extra} - _ELSEWHERE)
+    if objective.recompute_old_logprobs and batch.old_logp is None:
         missing.append("old_logp")
     if missing:
         raise TrainerError(
-            f"algorithm {algorithm.name!r} needs {', '.join(missing)}, and the batch has no such column; compute it "
-            "before the step or choose another algorithm"
+            f"algorithm {objective.algorithm.name!r} needs {', '.join(missing)}, and the batch has no such column; "
+            "compute it before the step or choose another algorithm"
         )
 
 
-def wants_old_logp(
-    algorithm: Algorithm, options: Mapping[str, Any], optimizer_steps: int, loss_config: LossConfig = NO_LOSS_CONFIG
-) -> bool:
-    """Whether the trainer must compute log-probs before the stages. With a single optimizer step they are the current
-    ones, detached, and the second forward pass is saved, unless something reads them before; and the sampler's may
-    stand for them."""
-    if loss_config.use_rollout_logprobs or "old_logp" not in needed_columns(algorithm, options, loss_config):
-        return False
-    return optimizer_steps > 1 or algorithm.recompute_old_logprobs or loss_config.recompute_old_logprobs
+def _require_finite(batch: StepBatch, mask: torch.Tensor, columns: Mapping[str, torch.Tensor], who: str) -> None:
+    """Raises:
+    TrainerError: a column [R] is NaN or infinite at a trainable token; counts them and names the first sample.
+    """
+    for name, x in columns.items():
+        bad = mask & ~torch.isfinite(x)
+        if bad.any():
+            raise TrainerError(
+                f"{who} needs {name}, which is not finite at {int(bad.sum())} of {int(mask.sum())} trainable tokens, "
+                f"first in {_first_sample(batch, bad)}"
+            )
 
 
-def _product(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return first * second
+def _first_sample(batch: StepBatch, which: torch.Tensor) -> str:
+    """Names the sample of the first token in ``which`` [R]."""
+    sample = int(batch.seg()[which][0])
+    return f"sample {sample} (group {batch.group[sample]}, rollout {batch.rollout[sample]})"
 
 
-def _advantages(
-    algorithm: Algorithm, options: Mapping[str, Any], batch: StepBatch, mask: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+# rewards and advantages ------------------------------------------------------------------------------------------
+def sampler_as_old(batch: StepBatch) -> StepBatch:
+    """The batch whose old policy is the sampler.
+
+    Raises:
+        TrainerError: the sampler gave no finite log-prob for some trainable token.
+    """
+    mu = batch.t("rollout_logp")
+    _require_finite(batch, batch.t("mask"), {"rollout_logp": mu}, "use_rollout_logprobs")
+    return batch.with_old_logp(mu)
+
+
+def overlong_penalty(lengths: torch.Tensor, longest: int, buffer: int, factor: float = 1.0) -> torch.Tensor:
+    """[N] float64 ``factor * min(0, -(length - (longest - buffer)) / buffer)`` (Yu 2025, DAPO, arXiv 2503.14476): 0 up
+    to ``longest - buffer`` tokens, ``-factor`` at ``longest``. lengths: [N] response tokens."""
+    return factor * (-(lengths.double() - (longest - buffer)) / buffer).clamp(max=0.0)
+
+
+def _shape_rewards(batch: StepBatch, config: LossConfig) -> tuple[StepBatch, dict[str, float]]:
+    """(the batch with penalties in its rewards, their mean over scored samples)."""
+    if not config.overlong_buffer_len:
+        return batch, {}
+    bounds = (config.max_response_len, config.overlong_buffer_len, config.overlong_penalty_factor)
+    penalty = overlong_penalty(batch.t("response_lengths"), *bounds)
+    scored = penalty[torch.isfinite(batch.t("reward"))]
+    metrics = {"overlong_penalty": float(scored.mean())} if len(scored) else {}
+    return replace(batch, reward=batch.reward + penalty.numpy()), metrics
+
+
+def _selected(objective: Objective, batch: StepBatch) -> torch.Tensor:
+    """[N] bool."""
+    selected = objective.algorithm.select(batch, objective.options)
+    _check_shape(objective, "select", selected, len(batch))
+    if "reward" in objective.algorithm.needs:
+        selected = selected & torch.isfinite(batch.t("reward"))
+    return selected & ~batch.t("truncated") if objective.loss_config.mask_truncated_samples else selected
+
+
+def _advantages(objective: Objective, batch: StepBatch, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """([R] advantages, [R] a critic's targets or None)."""
-    found = algorithm.advantages(batch, options)
+    found = objective.algorithm.advantages(batch, objective.options)
     if not isinstance(found, Advantages):
-        return _checked(algorithm, "advantages", found, batch, mask), None
-    advantage = _checked(algorithm, "advantages", found.advantage, batch, mask)
-    return advantage, _checked(algorithm, "advantages (returns)", found.returns, batch, mask)
+        return _checked(objective, "advantages", found, batch, mask), None
+    advantage = _checked(objective, "advantages", found.advantage, batch, mask)
+    return advantage, _checked(objective, "advantages (returns)", found.returns, batch, mask)
 
 
-def _check(algorithm: Algorithm, stage: str, x: torch.Tensor, size: int) -> None:
+def _shape_advantages(
+    batch: StepBatch, advantage: torch.Tensor, mask: torch.Tensor, config: LossConfig
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Whitened if asked for; then the teacher's term ``- coef * (old_logp - teacher_logp)``, which whitening would
+    rescale away.
+
+    Args:
+        advantage: [R] float32, 0 outside ``mask`` [R].
+
+    Returns:
+        ([R] float32, metric ``opd_reverse_kl``: token mean of ``old_logp - teacher_logp``, wherever there is a
+        teacher: an algorithm may read it, too).
+    """
+    if config.normalize_advantages:
+        advantage = whiten(advantage, mask)
+    if "teacher_logp" not in batch.extra or batch.old_logp is None:
+        return advantage, {}
+    gap = torch.zeros_like(advantage)
+    gap[mask] = batch.t("old_logp")[mask] - batch.t("teacher_logp")[mask]
+    metrics = {"opd_reverse_kl": float(gap[mask].double().mean())} if mask.any() else {}
+    return advantage - config.opd_kl_coef * gap, metrics
+
+
+# the algorithm's contract ----------------------------------------------------------------------------------------
+def _check_shape(objective: Objective, stage: str, x: torch.Tensor, size: int) -> None:
     if tuple(x.shape) != (size,):
-        raise TrainerError(f"algorithm {algorithm.name!r}: {stage} gave shape {tuple(x.shape)}, expected ({size},)")
+        who = f"algorithm {objective.algorithm.name!r}"
+        raise TrainerError(f"{who}: {stage} gave shape {tuple(x.shape)}, expected ({size},)")
 
 
-def _checked(algorithm: Algorithm, stage: str, x: torch.Tensor, batch: StepBatch, mask: torch.Tensor) -> torch.Tensor:
+def _checked(objective: Objective, stage: str, x: torch.Tensor, batch: StepBatch, mask: torch.Tensor) -> torch.Tensor:
     """x as float32, without gradient, 0 outside the mask."""
-    _check(algorithm, stage, x, batch.response_tokens)
+    _check_shape(objective, stage, x, batch.response_tokens)
     if x.requires_grad:
-        raise TrainerError(f"algorithm {algorithm.name!r}: {stage} must not carry a gradient; detach it")
+        raise TrainerError(f"algorithm {objective.algorithm.name!r}: {stage} must not carry a gradient; detach it")
     bad = mask & ~torch.isfinite(x)
     if bad.any():
-        sample = int(batch.seg()[bad][0])
         raise TrainerError(
-            f"algorithm {algorithm.name!r}: {stage} is not finite at {int(bad.sum())} trainable tokens, first in "
-            f"sample {sample} (group {batch.group[sample]}, rollout {batch.rollout[sample]}); check rewards and inputs"
+            f"algorithm {objective.algorithm.name!r}: {stage} is not finite at {int(bad.sum())} trainable tokens, "
+            f"first in {_first_sample(batch, bad)}; check rewards and inputs"
         )
     return torch.where(mask, x, torch.zeros((), dtype=x.dtype)).float()
 
 
+# metrics ---------------------------------------------------------------------------------------------------------
 def _counts(selected: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
     return {
         "trainable_tokens": float(counts.sum()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -11,7 +11,7 @@ from vime_core.algorithms.common import centered_rewards, scored_tokens, whiten
 from vime_core.algorithms.grpo import CLIPPED
 from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
 from vime_core.algorithms.returns import discounted, kl_penalty, token_rewards
-from vime_core.api import AlgorithmInfo, TokenView
+from vime_core.api import AlgorithmInfo, Options, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
@@ -35,10 +35,10 @@ class ReinforcePlusPlus(PolicyAlgorithm):
             _KL,
         ),
     )
-    defaults: ClassVar[Mapping[str, Any]] = {**CLIP, **REWARD_KL, "gamma": 1.0}
+    defaults: ClassVar[Options] = {**CLIP, **REWARD_KL, "gamma": 1.0}
     recompute_old_logprobs = True
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
         mask = scored_tokens(batch)
         return whiten(discounted(token_rewards(batch, options), mask, batch.seg(), options["gamma"]), mask)
 
@@ -54,11 +54,11 @@ class ReinforcePlusPlusBaseline(PolicyAlgorithm):
         loss=CLIPPED,
         notes=("Whitening is part of it; --normalize-advantages adds nothing.", "A group of one adds no reward.", _KL),
     )
-    defaults: ClassVar[Mapping[str, Any]] = {**CLIP, **REWARD_KL}
+    defaults: ClassVar[Options] = {**CLIP, **REWARD_KL}
     recompute_old_logprobs = True
     group_based = True
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
         mask = scored_tokens(batch)
         centered, _ = centered_rewards(batch)
         return whiten(centered[batch.seg()] - kl_penalty(batch, mask, options), mask)
@@ -79,13 +79,13 @@ class Reinforce(PolicyAlgorithm):
         ),
     )
     needs = frozenset({"reward"})
-    defaults: ClassVar[Mapping[str, Any]] = {"gamma": 1.0}
+    defaults: ClassVar[Options] = {"gamma": 1.0}
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
         rewards = token_rewards(batch, {"kl_coef": 0.0})
         return discounted(rewards, scored_tokens(batch), batch.seg(), options["gamma"]).float()
 
     def surrogate(
-        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+        self, view: TokenView, advantage: torch.Tensor, options: Options
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -advantage * view.logp, {}

@@ -7,9 +7,8 @@ give the whole response axis [R] in float64; what stands at masked positions is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +16,7 @@ from vime_core.algorithms.common import scored_tokens
 from vime_core.algorithms.kl import kl_estimate
 
 if TYPE_CHECKING:
+    from vime_core.api import Options
     from vime_core.batch import StepBatch
 
 
@@ -57,20 +57,20 @@ def gae(
     return advantage, advantage + v
 
 
-def token_rewards(batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+def token_rewards(batch: StepBatch, options: Options) -> torch.Tensor:
     """[R] the sample's reward on its last trainable token, less the KL penalty on each; 0 for unscored samples."""
     mask = scored_tokens(batch)
     return at_last(batch.t("reward"), mask, batch.seg()) - kl_penalty(batch, mask, options)
 
 
-def kl_penalty(batch: StepBatch, mask: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+def kl_penalty(batch: StepBatch, mask: torch.Tensor, options: Options) -> torch.Tensor:
     """[R] ``kl_coef * reward_kl``; its columns are read only where kl_coef is not 0."""
     if not options["kl_coef"]:
         return torch.zeros(len(mask), dtype=torch.float64)
     return options["kl_coef"] * reward_kl(batch, mask, options)
 
 
-def reward_kl(batch: StepBatch, mask: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+def reward_kl(batch: StepBatch, mask: torch.Tensor, options: Options) -> torch.Tensor:
     """[R] the estimate ``kl_estimator`` of the KL to the reference from ``old_logp - ref_logp``."""
     gap = batch.t("old_logp")[mask].double() - batch.t("ref_logp")[mask].double()
     return _to_axis(kl_estimate(gap, options["kl_estimator"]), mask)

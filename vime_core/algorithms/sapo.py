@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
 from vime_core.algorithms.policy import drift
-from vime_core.api import AlgorithmInfo, TokenView
+from vime_core.api import AlgorithmInfo, Options, TokenView
 
 
 class Sapo(Grpo):
@@ -26,10 +26,10 @@ class Sapo(Grpo):
             "The loss at r = 1 is -2 A / tau; the gradient there is that of PPO.",
         ),
     )
-    defaults: ClassVar[Mapping[str, Any]] = {"tau_pos": 1.0, "tau_neg": 1.05, **STD}
+    defaults: ClassVar[Options] = {"tau_pos": 1.0, "tau_neg": 1.05, **STD}
 
     def surrogate(
-        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+        self, view: TokenView, advantage: torch.Tensor, options: Options
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         r = self.ratio(view)
         tau = torch.full_like(r, options["tau_neg"]).masked_fill(advantage > 0, options["tau_pos"])

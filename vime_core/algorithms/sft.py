@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from vime_core.api import Algorithm, AlgorithmInfo, TokenView
+from vime_core.api import Algorithm, AlgorithmInfo, Options, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
@@ -26,10 +26,10 @@ class Sft(Algorithm):
     )
     aggregate = "rollout_mean"
 
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
         return torch.ones(batch.response_tokens)
 
     def surrogate(
-        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+        self, view: TokenView, advantage: torch.Tensor, options: Options
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         return -view.logp, {"nll": -view.logp}

@@ -1,6 +1,7 @@
 from .algorithm import Advantages as Advantages
 from .algorithm import Algorithm as Algorithm
 from .algorithm import AlgorithmInfo as AlgorithmInfo
+from .algorithm import Options as Options
 from .algorithm import TokenView as TokenView
 from .device import DeviceBackend as DeviceBackend
 from .device import DoctorFinding as DoctorFinding

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from vime_core.batch import StepBatch
 
+#: an algorithm's options by name: its defaults, overlaid with the user's
+Options = Mapping[str, Any]
+
 
 @dataclass(frozen=True)
 class AlgorithmInfo:
@@ -98,30 +101,28 @@ class Algorithm(abc.ABC):
     recompute_old_logprobs: ClassVar[bool] = False
     group_based: ClassVar[bool] = False
 
-    def violations(self, options: Mapping[str, Any]) -> Sequence[str]:
+    def violations(self, options: Options) -> Sequence[str]:
         """What is wrong with the values of the options, one line each; asked before anything starts."""
         return ()
 
-    def required(self, options: Mapping[str, Any]) -> frozenset[str]:
+    def required(self, options: Options) -> frozenset[str]:
         """What the batch must have under these options (``ref_logp`` only where ``kl_coef`` is not 0, say)."""
         return self.needs
 
-    def select(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor:
+    def select(self, batch: StepBatch, options: Options) -> torch.Tensor:
         """[N] bool: which samples count at all (before denominators are counted)."""
         return batch.all_samples()
 
     @abc.abstractmethod
-    def advantages(self, batch: StepBatch, options: Mapping[str, Any]) -> torch.Tensor | Advantages:
+    def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor | Advantages:
         """[R] float32 advantages (with the critic's targets, if it needs ``values``); whole step, no gradient."""
 
-    def correction(
-        self, batch: StepBatch, options: Mapping[str, Any]
-    ) -> tuple[torch.Tensor | None, Mapping[str, torch.Tensor]]:
+    def correction(self, batch: StepBatch, options: Options) -> tuple[torch.Tensor | None, Mapping[str, torch.Tensor]]:
         """([R] weights or None for all ones, metrics [R]); once a step, no gradient."""
         return None, {}
 
     @abc.abstractmethod
     def surrogate(
-        self, view: TokenView, advantage: torch.Tensor, options: Mapping[str, Any]
+        self, view: TokenView, advantage: torch.Tensor, options: Options
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """([r] loss with gradient, metrics [r]); each micro-batch; no in-place writes."""

@@ -1,10 +1,11 @@
 from .aggregate import AGGREGATIONS as AGGREGATIONS
-from .aggregate import Counted as Counted
+from .aggregate import StepTokens as StepTokens
 from .aggregate import check_aggregation as check_aggregation
 from .aggregate import token_weights as token_weights
 from .bins import pack_by_tokens as pack_by_tokens
 from .bins import split_until as split_until
 from .plan import BatchPlan as BatchPlan
+from .plan import Packing as Packing
 from .plan import forward_of as forward_of
 from .plan import plan_forward as plan_forward
 from .plan import plan_steps as plan_steps

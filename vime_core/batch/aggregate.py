@@ -21,28 +21,32 @@ from vime_core.api import ConfigError
 
 
 @dataclass(frozen=True)
-class Counted:
-    """The samples and tokens of one optimizer step.
+class StepTokens:
+    """The samples and tokens of one optimizer step, from which weights have their denominators.
 
     Attributes:
-        chosen: [R] bool: trainable tokens of selected samples.
-        seg: [R] sample of each token.
+        mask: [R] bool trainable tokens. seg: [R] int64 sample of each token.
         rollout, group: [N] ids.
-        selected: [N] bool: samples of the step that count, with or without trainable tokens.
-        length: tokens that ``fixed_length`` divides by.
+        selected: [N] bool samples of this optimizer step that count; an empty one counts in N.
+        length: tokens that ``fixed_length`` divides by; for that only.
     """
 
-    chosen: torch.Tensor
+    mask: torch.Tensor
     seg: torch.Tensor
     rollout: torch.Tensor
     group: torch.Tensor
     selected: torch.Tensor
     length: int | None = None
 
+    @property
+    def chosen(self) -> torch.Tensor:
+        """[R] bool: trainable tokens of selected samples."""
+        return self.mask & self.selected[self.seg]
+
     def tokens_by(self, ids: torch.Tensor) -> torch.Tensor:
         """[R]: trainable tokens that share this token's id. ids: [N]."""
-        values, place = torch.unique(ids, return_inverse=True)
-        mine = place[self.seg]
+        values, position = torch.unique(ids, return_inverse=True)
+        mine = position[self.seg]
         return torch.zeros(len(values), dtype=torch.float64).index_add_(0, mine, self.chosen.double())[mine]
 
     def distinct(self, ids: torch.Tensor) -> int:
@@ -58,45 +62,45 @@ class Counted:
         return torch.arange(len(self.selected))
 
 
-def sample_mean(c: Counted) -> torch.Tensor:
+def sample_mean(c: StepTokens) -> torch.Tensor:
     """Mean over samples of each sample's token mean; an empty sample adds 0: 1 / (N c_i)."""
     return 1 / (c.samples * c.tokens_by(c.sample_ids))
 
 
-def sample_mean_nonempty(c: Counted) -> torch.Tensor:
+def sample_mean_nonempty(c: StepTokens) -> torch.Tensor:
     """The same over the samples that have a trainable token."""
     return 1 / (len(torch.unique(c.seg[c.chosen])) * c.tokens_by(c.sample_ids))
 
 
-def sample_sum_mean(c: Counted) -> torch.Tensor:
+def sample_sum_mean(c: StepTokens) -> torch.Tensor:
     """Mean over samples of each sample's token sum: 1 / N."""
     return torch.full(c.seg.shape, 1 / max(c.samples, 1), dtype=torch.float64)
 
 
-def rollout_mean(c: Counted) -> torch.Tensor:
+def rollout_mean(c: StepTokens) -> torch.Tensor:
     """Mean over rollouts of the rollout's token mean, all its samples together: 1 / (N_r C_r)."""
     return 1 / (c.distinct(c.rollout) * c.tokens_by(c.rollout))
 
 
-def token_mean(c: Counted) -> torch.Tensor:
+def token_mean(c: StepTokens) -> torch.Tensor:
     """All trainable tokens of the step alike: 1 / C."""
     return 1 / c.tokens_by(torch.zeros_like(c.sample_ids))
 
 
-def fixed_length(c: Counted) -> torch.Tensor:
+def fixed_length(c: StepTokens) -> torch.Tensor:
     """Token sum over a constant length, mean over samples (Dr. GRPO): 1 / (N L)."""
     if not c.length or c.length < 0:
         raise ConfigError("aggregation fixed_length needs a length: set rollout_max_response_len")
     return sample_sum_mean(c) / c.length
 
 
-def prompt_mean(c: Counted) -> torch.Tensor:
+def prompt_mean(c: StepTokens) -> torch.Tensor:
     """Token mean within a prompt's group, mean over groups: 1 / (G C_g)."""
     return 1 / (c.distinct(c.group) * c.tokens_by(c.group))
 
 
 #: name -> weights [R] float64; only values at trainable tokens are used
-AGGREGATIONS: Mapping[str, Callable[[Counted], torch.Tensor]] = MappingProxyType(
+AGGREGATIONS: Mapping[str, Callable[[StepTokens], torch.Tensor]] = MappingProxyType(
     {
         "sample_mean": sample_mean,
         "rollout_mean": rollout_mean,
@@ -121,26 +125,11 @@ def check_aggregation(name: str) -> str:
     return name
 
 
-def token_weights(
-    name: str,
-    *,
-    mask: torch.Tensor,
-    seg: torch.Tensor,
-    rollout: torch.Tensor,
-    group: torch.Tensor,
-    selected: torch.Tensor,
-    length: int | None = None,
-) -> torch.Tensor:
+def token_weights(name: str, step: StepTokens) -> torch.Tensor:
     """[R] float64 weights of one optimizer step, 0 at tokens that are not trained.
-
-    Args:
-        mask: [R] bool trainable tokens. seg: [R] int64 sample of each token. rollout, group: [N] ids.
-        selected: [N] bool samples of this optimizer step that count; an empty one counts in N.
-        length: for ``fixed_length`` only.
 
     Raises:
         ConfigError: unknown name, or ``fixed_length`` without a length.
     """
-    counted = Counted(mask & selected[seg], seg, rollout, group, selected, length)
-    weights = AGGREGATIONS[check_aggregation(name)](counted)
-    return torch.where(counted.chosen, weights, torch.zeros((), dtype=torch.float64))
+    weights = AGGREGATIONS[check_aggregation(name)](step)
+    return torch.where(step.chosen, weights, torch.zeros((), dtype=torch.float64))

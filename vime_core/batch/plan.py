@@ -70,29 +70,16 @@ class Packing:
         return tokens * (1 + tokens / self.attention_knee)
 
 
-def plan_steps(
-    batch: StepBatch,
-    *,
-    global_batch_size: int,
-    dp_size: int,
-    max_tokens: int | None,
-    micro_batch_size: int = 1,
-    balance: Balance = "order",
-    multiple_of: int = 1,
-    length_multiple: int = 1,
-    attention_knee: float = Packing.attention_knee,
-) -> list[BatchPlan]:
+def plan_steps(batch: StepBatch, packing: Packing, global_batch_size: int) -> list[BatchPlan]:
     """The optimizer steps of a batch, each sample in exactly one micro-batch.
 
     Args:
         global_batch_size: rollouts of an optimizer step.
-        The others: see :class:`Packing`.
 
     Raises:
         DataError: the number of rollouts does not divide by ``global_batch_size``, a rollout spans two groups, or a
             sample is longer than ``max_tokens``.
     """
-    packing = Packing(dp_size, max_tokens, micro_batch_size, balance, multiple_of, length_multiple, attention_knee)
     groups = _groups(batch)
     rollouts = sum(len(group) for group in groups)
     if not rollouts or rollouts % global_batch_size:
@@ -104,23 +91,12 @@ def plan_steps(
     return [BatchPlan(samples, _micro_batches(batch, samples, packing)) for samples in steps]
 
 
-def plan_forward(
-    batch: StepBatch,
-    *,
-    dp_size: int,
-    max_tokens: int | None,
-    micro_batch_size: int = 1,
-    balance: Balance = "order",
-    multiple_of: int = 1,
-    length_multiple: int = 1,
-    attention_knee: float = Packing.attention_knee,
-) -> list[list[Bin]]:
+def plan_forward(batch: StepBatch, packing: Packing) -> list[list[Bin]]:
     """``[rank][k]`` lists of samples for a pass without gradient over the whole batch, packed as in training.
 
     Raises:
         DataError: no samples, or a sample is longer than ``max_tokens``.
     """
-    packing = Packing(dp_size, max_tokens, micro_batch_size, balance, multiple_of, length_multiple, attention_knee)
     if not len(batch):
         raise DataError("a batch without samples: nothing to run")
     return _micro_batches(batch, range(len(batch)), packing)

@@ -11,28 +11,25 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from vime_core.algorithms import (
-    NO_LOSS_CONFIG,
-    LossConfig,
     MicroBatchSlice,
+    Objective,
     Prepared,
+    TokenColumns,
     micro_loss,
-    needed_columns,
     prepare_step,
-    wants_old_logp,
 )
 from vime_core.api import TOP_IDS
-from vime_core.batch import BatchPlan, forward_of, plan_forward, plan_steps
+from vime_core.batch import BatchPlan, Packing, forward_of, plan_forward, plan_steps
 from vime_core.training.mismatch import mismatch
 from vime_core.training.optimizer import mean_of_steps
 
 if TYPE_CHECKING:
-    from vime_core.algorithms import Correction, Pair
-    from vime_core.api import Algorithm
+    from vime_core.algorithms import Pair, Reduce
     from vime_core.batch import StepBatch
     from vime_core.config import Config
     from vime_core.training.columns import Columns
@@ -45,19 +42,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainStep:
-    """Trains on step batches. ``aggregation`` and ``options`` are the resolved ones of the algorithm; ``record`` is
-    where the inputs of the loss are kept, on the one rank that keeps them."""
+    """Trains on step batches. ``record`` is where the inputs of the loss are kept, on the one rank that keeps them."""
 
     config: Config
     passes: LogprobRunner
     optimizer: Optimizer
-    algorithm: Algorithm
-    options: Mapping[str, Any]
-    aggregation: str
+    objective: Objective
     columns: Columns
     record: LossRecord | None = None
-    loss_config: LossConfig = NO_LOSS_CONFIG
-    corrections: Sequence[Correction] = ()
 
     def run(self, step: int, batch: StepBatch) -> dict[str, float]:
         """Train on the batch of rollout step ``step``; metrics under their catalogue names (complete on the last
@@ -65,24 +57,14 @@ class TrainStep:
         plans = self._plan(batch)
         self.passes.replay.check(batch)
         self.columns.reference_models.before_step(step)
-        batch, times = self.columns.fill(batch, self._forward(batch, plans), old_logp=self._wants_old_logp(plans))
-        prepared = prepare_step(
-            self.algorithm,
-            self.options,
-            batch,
-            self.aggregation,
-            loss_config=self.loss_config,
-            corrections=self.corrections,
-            fixed_length=self.config.rollout.rollout_max_response_len,
-        )
+        old_logp = self.objective.wants_old_logp(len(plans))
+        batch, times = self.columns.fill(batch, self._forward(batch, plans), old_logp=old_logp)
+        prepared = prepare_step(self.objective, batch)
         metrics = {f"train/{name}": value for name, value in prepared.metrics.items()}
         metrics |= self._train_critic(prepared, plans)
         if not self._critic_alone(step):
             metrics |= self._train_policy(step, batch, prepared, plans)
         return {**metrics, **self._packing(batch, plans), **times}
-
-    def _wants_old_logp(self, plans: Sequence[BatchPlan]) -> bool:
-        return wants_old_logp(self.algorithm, self.options, len(plans), self.loss_config)
 
     def _critic_alone(self, step: int) -> bool:
         return self.columns.critic is not None and step < self.config.algorithm.num_critic_only_steps
@@ -92,7 +74,7 @@ class TrainStep:
         if critic is None:
             return {}
         clock = time.monotonic()
-        metrics = critic.train(prepared.batch, plans, prepared, self.options.get("value_clip", math.inf))
+        metrics = critic.train(prepared.batch, plans, prepared, self.objective.options.get("value_clip", math.inf))
         critic.model.wait_param_gather()
         return {**metrics, "perf/critic_train_time": time.monotonic() - clock}
 
@@ -114,35 +96,35 @@ class TrainStep:
 
     def _mismatch(self, batch: StepBatch, logp: torch.Tensor, plans: Sequence[BatchPlan]) -> dict[str, float]:
         """By the log-probs before the step: the old ones, else those that the first optimizer step met."""
-        if batch.old_logp is not None and not self.loss_config.use_rollout_logprobs:
-            return mismatch(batch, batch.t("old_logp"), detailed=self.loss_config.get_mismatch_metrics)
-        return mismatch(batch, logp, samples=plans[0].samples, detailed=self.loss_config.get_mismatch_metrics)
+        loss_config = self.objective.loss_config
+        if batch.old_logp is not None and not loss_config.use_rollout_logprobs:
+            return mismatch(batch, batch.t("old_logp"), detailed=loss_config.get_mismatch_metrics)
+        return mismatch(batch, logp, samples=plans[0].samples, detailed=loss_config.get_mismatch_metrics)
 
     def _plan(self, batch: StepBatch) -> list[BatchPlan]:
-        packing = self._packing_of(self.config.train.max_tokens_per_gpu)
-        return plan_steps(batch, global_batch_size=self.config.global_batch, **packing)
+        return plan_steps(batch, self._packing_of(self.config.train.max_tokens_per_gpu), self.config.global_batch)
 
     def _forward(self, batch: StepBatch, plans: Sequence[BatchPlan]) -> Sequence[Sequence[int]]:
         """This rank's micro-batches of passes without gradient: those of training, or of a size of their own."""
         cap, rank = self.config.train.log_probs_max_tokens_per_gpu, self.passes.layout.dp_rank
-        return (forward_of(plans) if cap is None else plan_forward(batch, **self._packing_of(cap)))[rank]
+        return (forward_of(plans) if cap is None else plan_forward(batch, self._packing_of(cap)))[rank]
 
-    def _packing_of(self, cap: int | None) -> dict[str, Any]:
+    def _packing_of(self, cap: int | None) -> Packing:
         train, layout = self.config.train, self.passes.layout
-        return {
-            "dp_size": layout.dp_size,
-            "max_tokens": cap * layout.cp_size if cap and train.use_dynamic_batch_size else None,
-            "micro_batch_size": train.micro_batch_size,
-            "balance": "cost" if train.balance_data else "order",
-            "length_multiple": 2 * layout.cp_size if layout.cp_size > 1 else 1,
-        }
+        return Packing(
+            dp_size=layout.dp_size,
+            max_tokens=cap * layout.cp_size if cap and train.use_dynamic_batch_size else None,
+            micro_batch_size=train.micro_batch_size,
+            balance="cost" if train.balance_data else "order",
+            length_multiple=2 * layout.cp_size if layout.cp_size > 1 else 1,
+        )
 
     def _optimizer_step(self, prepared: Prepared, plan: BatchPlan) -> _Done:
         for chunk in self.passes.model.chunks:
             chunk.zero_grad_buffer()  # type: ignore[operator]  # Megatron's DistributedDataParallel
         self.optimizer.zero_grad()
         weight = prepared.weight(plan.samples)
-        needs = needed_columns(self.algorithm, self.options, self.loss_config)
+        needs, loss_config = self.objective.needs, self.objective.loss_config
 
         def loss(micro: MicroBatch, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
             samples, index = ((), None) if micro.is_dummy else (micro.samples, micro.positions)
@@ -151,28 +133,21 @@ class TrainStep:
             logp = logprobs.logp[:0] if micro.is_dummy else logprobs.logp
             entropy = None if logprobs.entropy is None else logprobs.entropy[: len(logp)]
             topk_logprobs = None if logprobs.topk_logprobs is None else logprobs.topk_logprobs[: len(logp)]
-            total, pairs = micro_loss(
-                self.algorithm,
-                self.options,
-                micro_slice.view(logp, self._reduce),
-                micro_slice.advantage,
-                micro_slice.weight,
-                micro_slice.correction,
-                entropy,
-                self.loss_config,
-                topk_logprobs,
+            columns = TokenColumns(
+                micro_slice.advantage, micro_slice.weight, micro_slice.correction, entropy, topk_logprobs
             )
+            total, pairs = micro_loss(self.objective, micro_slice.view(logp, self._reduce), columns)
             return total, _Part(pairs, micro.positions, logprobs.logp.detach(), micro.is_dummy)
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
-        topk_ids = prepared.batch.t(TOP_IDS.name).long() if self.loss_config.score_centering_top_k else None
+        topk_ids = prepared.batch.t(TOP_IDS.name).long() if loss_config.score_centering_top_k else None
         parts = self.passes.run(
-            prepared.batch, mine, loss, gradient=True, entropy=self.loss_config.entropy_coef != 0.0, topk_ids=topk_ids
+            prepared.batch, mine, loss, gradient=True, entropy=loss_config.entropy_coef != 0.0, topk_ids=topk_ids
         )
         return _Done({**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}, parts)
 
     @property
-    def _reduce(self) -> Any:
+    def _reduce(self) -> Reduce | None:
         """Sum over context ranks, with its gradient; None without context parallelism."""
         if self.passes.layout.cp_size == 1:
             return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from vime_core.algorithms import LossConfig, aggregation_of, corrections_of, needed_columns, options_of
+from vime_core.algorithms import Objective
 from vime_core.api import WeightSync
 from vime_core.batch import StepBatch
 from vime_core.plugin import load_target
@@ -52,8 +52,8 @@ class TrainerWorker:
         """
         torch.set_num_threads(self.config.cluster.trainer_cpu_threads)
         algorithm = self._algorithm()
-        options = options_of(self.config, algorithm)
-        needs = needed_columns(algorithm, options, LossConfig.of(self.config))
+        objective = Objective.of(self.config, algorithm, self.plugins.corrections.resolve)
+        needs = objective.needs
         others = reference_model_folders(self.config, needs, folder)
         self.device.adapt_megatron()
         self.device.set_device(self.device.local_index(self.rank % self.config.cluster.actor_num_gpus_per_node))
@@ -71,7 +71,7 @@ class TrainerWorker:
             self._load(Path(resume))
         critics = [] if self.critic is None else [(self.critic.model, self.critic.optimizer)]
         self.memory = TrainerMemory(self.device, [(self.model, self.optimizer), *critics])
-        self.step = self._train_step(algorithm, options, losses)
+        self.step = self._train_step(objective, losses)
         parameters = sum(p.numel() for chunk in self.model.chunks for p in chunk.parameters())
         return {"parameters": parameters, **self.optimizer.learning_rates()}
 
@@ -84,8 +84,7 @@ class TrainerWorker:
     def _supervised(self) -> bool:
         return self.config.train.loss_type == "sft_loss"
 
-    def _train_step(self, algorithm: Algorithm, options: Mapping[str, Any], losses: str | None) -> TrainStep:
-        loss_config = LossConfig.of(self.config)
+    def _train_step(self, objective: Objective, losses: str | None) -> TrainStep:
         passes = LogprobRunner(
             model=self.model,
             layout=self.layout,
@@ -95,23 +94,19 @@ class TrainerWorker:
             replay=make_replay(self.config, self.model.modules, self.device.torch_device()),
         )
         facts = {
-            "algorithm": algorithm.name,
-            "options": plain(options),
+            "algorithm": objective.algorithm.name,
+            "options": plain(objective.options),
             "temperature": passes.temperature,
             "global_batch": self.config.global_batch,
-            "terms": plain(loss_config),
+            "terms": plain(objective.loss_config),
         }
         return TrainStep(
             self.config,
             passes,
             self.optimizer,
-            algorithm,
-            options,
-            aggregation_of(self.config, algorithm),
+            objective,
             Columns(passes, self.reference_models, self.critic),
             LossRecord(Path(losses), facts) if losses is not None and self.layout.keeps_records else None,
-            loss_config,
-            corrections_of(loss_config, self.plugins.corrections.resolve),
         )
 
     def train(self, step: int, batch: StepBatch) -> dict[str, float]:

@@ -17,16 +17,16 @@ from vime_core.algorithms import (
     GroupStats,
     LossConfig,
     MicroBatchSlice,
+    Objective,
     Prepared,
     group_stats_of,
     kl_loss,
-    needed_columns,
     policy_loss,
     sampler_as_old,
     trainable,
 )
 from vime_core.api import Algorithm, DataError
-from vime_core.batch import SCHEMA, Counted, StepBatch
+from vime_core.batch import SCHEMA, StepBatch, StepTokens
 from vime_core.observe import LossInputs
 
 
@@ -50,7 +50,7 @@ class Explanation:
     sample: int
     optimizer_step: int
     groups: GroupStats
-    counted: Counted
+    counted: StepTokens
     columns: Mapping[str, torch.Tensor]
     pg_loss: float
     kl_loss: float
@@ -76,12 +76,7 @@ def explain_sample(inputs: LossInputs, algorithm: Algorithm, sample: int) -> Exp
     mine = _arithmetic(inputs, prepared, algorithm, [sample])
     every = _arithmetic(inputs, prepared, algorithm, together)
     logged = inputs.facts["optimizer_steps"][step].get("pg_loss") if step >= 0 else None
-    here = torch.zeros_like(prepared.selected)
-    here[together] = True
-    batch, chosen = prepared.batch, prepared.selected & here
-    counted = Counted(
-        prepared.mask & chosen[batch.seg()], batch.seg(), batch.t("rollout"), batch.t("group"), chosen, prepared.length
-    )
+    batch = prepared.batch
     return Explanation(
         facts=inputs.facts,
         given=torch.from_numpy(inputs.columns["reward"]),
@@ -89,7 +84,7 @@ def explain_sample(inputs: LossInputs, algorithm: Algorithm, sample: int) -> Exp
         sample=sample,
         optimizer_step=step,
         groups=group_stats_of(batch),
-        counted=counted,
+        counted=prepared.step_tokens(together),
         columns=mine,
         pg_loss=float(mine["share"].sum()),
         kl_loss=float(mine["KL share"].sum()) if "KL share" in mine else 0.0,
@@ -131,13 +126,13 @@ def _arithmetic(
     inputs: LossInputs, prepared: Prepared, algorithm: Algorithm, samples: Sequence[int]
 ) -> dict[str, torch.Tensor]:
     """[r] columns of the samples' tokens, float64."""
-    terms, options = terms_of(inputs), inputs.facts["options"]
-    needs = needed_columns(algorithm, options, terms)
+    terms = terms_of(inputs)
+    objective = Objective(algorithm, inputs.facts["options"], loss_config=terms)
     weight = torch.from_numpy(inputs.columns["weight"])
-    share = MicroBatchSlice.of(prepared, weight, samples, needs=needs, dtype=torch.float64)
+    share = MicroBatchSlice.of(prepared, weight, samples, needs=objective.needs, dtype=torch.float64)
     view = share.view(torch.from_numpy(inputs.columns["logp"]).double()[share.index])
     advantage = trainable(share.mask, share.advantage)
-    surrogate, _ = policy_loss(algorithm, options, view, advantage, terms)
+    surrogate, _ = policy_loss(objective, view, advantage)
     correction = torch.ones_like(advantage) if share.correction is None else share.correction
     columns = {
         "trained": share.mask,

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch
 
 from vime_cli.explain.explanation import Explanation
-from vime_core.batch import Counted
+from vime_core.batch import StepTokens
 
 
 def lines(e: Explanation) -> Iterator[str]:
@@ -46,7 +46,7 @@ def _reward(e: Explanation) -> Iterator[str]:
 
 
 #: aggregation -> the denominator of a token's weight, in words and as factors
-_DENOMINATORS: Mapping[str, Callable[[Counted, int], list[tuple[str, float]]]] = MappingProxyType(
+_DENOMINATORS: Mapping[str, Callable[[StepTokens, int], list[tuple[str, float]]]] = MappingProxyType(
     {
         "sample_mean": lambda c, i: [_samples(c), _tokens(c, c.sample_ids, i, "this sample")],
         "rollout_mean": lambda c, i: [_rollouts(c), _tokens(c, c.rollout, i, "its rollout")],
@@ -65,15 +65,15 @@ _DENOMINATORS: Mapping[str, Callable[[Counted, int], list[tuple[str, float]]]] =
 )
 
 
-def _samples(c: Counted) -> tuple[str, float]:
+def _samples(c: StepTokens) -> tuple[str, float]:
     return "samples of the optimizer step", float(c.samples)
 
 
-def _rollouts(c: Counted) -> tuple[str, float]:
+def _rollouts(c: StepTokens) -> tuple[str, float]:
     return "rollouts of the optimizer step", float(c.distinct(c.rollout))
 
 
-def _tokens(c: Counted, ids: torch.Tensor, sample: int, whose: str) -> tuple[str, float]:
+def _tokens(c: StepTokens, ids: torch.Tensor, sample: int, whose: str) -> tuple[str, float]:
     mine = (ids == ids[sample])[c.seg] & c.chosen
     return f"trainable tokens of {whose}", float(mine.sum())
 

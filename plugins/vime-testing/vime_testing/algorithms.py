@@ -25,7 +25,7 @@ import torch
 
 from vime_core.algorithms import MicroBatchSlice, response_index
 from vime_core.api import Algorithm
-from vime_core.batch import AGGREGATIONS, SCHEMA, StepBatch, plan_steps
+from vime_core.batch import AGGREGATIONS, SCHEMA, Packing, StepBatch, plan_steps
 from vime_testing.toy_step import Case, Subject, ToyStepResult, random_case
 
 EXACT = 1e-12  # float64 sums in another order
@@ -74,7 +74,8 @@ def check_data_parallel(subject: Subject, case: Case, rng: np.random.Generator) 
     rollouts = len(np.unique(case.batch.rollout))
     longest = int(case.batch.total_lengths.max())
     for ranks, cap in ((1, None), (2, longest), (4, 3 * longest), (len(case.batch) + 1, None)):
-        (step,) = plan_steps(case.batch, global_batch_size=rollouts, dp_size=ranks, max_tokens=cap, micro_batch_size=3)
+        packing = Packing(dp_size=ranks, max_tokens=cap, micro_batch_size=3)
+        (step,) = plan_steps(case.batch, packing, rollouts)
         assert_same(subject.run(case, step.micro_batches), want, EXACT, f"P3 {ranks} ranks, cap {cap}")
 
 

@@ -21,15 +21,16 @@ from vime_core.algorithms import (
     CORRECTIONS,
     LossConfig,
     MicroBatchSlice,
+    Objective,
     Pair,
     Prepared,
     Reduce,
+    TokenColumns,
     add_pairs,
     corrections_of,
     finish,
     merge_options,
     micro_loss,
-    needed_columns,
     prepare_step,
     response_index,
 )
@@ -196,15 +197,12 @@ class Subject:
     loss: Micro = micro_loss
 
     def prepare(self, batch: StepBatch) -> Prepared:
-        return prepare_step(
-            self.algorithm,
-            self.merged,
-            batch,
-            self.aggregation,
-            loss_config=self.loss_config,
-            corrections=corrections_of(self.loss_config, CORRECTIONS.__getitem__),
-            fixed_length=self.length,
-        )
+        return prepare_step(self.objective, batch)
+
+    @property
+    def objective(self) -> Objective:
+        corrections = corrections_of(self.loss_config, CORRECTIONS.__getitem__)
+        return Objective(self.algorithm, self.merged, self.aggregation, self.loss_config, corrections, self.length)
 
     @property
     def merged(self) -> Mapping[str, Any]:
@@ -213,7 +211,7 @@ class Subject:
     @property
     def required(self) -> frozenset[str]:
         """What the batch must have under these options."""
-        return needed_columns(self.algorithm, self.merged, self.loss_config)
+        return self.objective.needs
 
     def loss_of(
         self, case: Case, logits: torch.Tensor, partition: Partition | None = None, context: int = 1
@@ -245,8 +243,8 @@ class Subject:
         needs = self.required
         share = MicroBatchSlice.of(begun.prepared, begun.weight, samples, needs=needs, index=index, dtype=torch.float64)
         view, entropy = share.view(begun.logp[index], reduce), begun.entropy[index]
-        rest = (share.advantage, share.weight, share.correction, entropy, self.loss_config)
-        return self.loss(self.algorithm, self.merged, view, *rest)
+        columns = TokenColumns(share.advantage, share.weight, share.correction, entropy)
+        return self.loss(self.objective, view, columns)
 
     def run(self, case: Case, partition: Partition | None = None, context: int = 1) -> ToyStepResult:
         """The same with backward."""
