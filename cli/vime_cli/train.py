@@ -1,14 +1,13 @@
-"""``vime train``: from arguments to a plan, and on to the pipeline, which is the first to import anything heavy."""
+"""``vime train``: from arguments to configurations, and on to the pipeline, the first to import anything heavy."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vime_core.api import UsageError
-from vime_core.config import PLUGINS, Plan, dump, help_text, resolve, scan_plugins, scan_strict, scan_trace
+from vime_core.config import PLUGINS, ResolvedRun, RunArguments, help_text, to_toml
 
 if TYPE_CHECKING:
     from vime_core.plugin import Plugins
@@ -31,40 +30,41 @@ def train(argv: list[str]) -> int:
         raise UsageError(
             "nothing to train: give a recipe (vime train recipes/quickstart.toml) or flags; --help lists them"
         )
-    plugins = load_plugins(rest, os.environ)
+    arguments = RunArguments.read(rest, os.environ)
+    plugins = load_plugins(arguments)
     plugins.process_started("driver")
-    plan = resolve(rest, os.environ, plugins.options)
+    resolved = arguments.resolve(plugins.options)
     if show:
-        return _show(plan)
+        return _show(resolved)
     from vime_core.pipeline import run_plan
 
     try:
-        return run_plan(plan, plugins)
+        return run_plan(resolved, plugins)
     finally:
         for line in plugins.failures():
             print(f"warning: {line}", file=sys.stderr)
 
 
-def load_plugins(argv: list[str], environ: Mapping[str, str]) -> Plugins:
+def load_plugins(arguments: RunArguments) -> Plugins:
     """The plugins that recipe, environment and flags ask for."""
     from vime_core.plugin import Plugins
 
-    others = {name: value for name, value in environ.items() if name != PLUGINS}  # already among the scanned
-    strict, trace = scan_strict(argv, environ), scan_trace(argv, environ)
-    return Plugins.load(scan_plugins(argv, environ), strict=strict, trace=trace, environ=others)
+    others = {name: value for name, value in arguments.environ.items() if name != PLUGINS}  # among the specs already
+    early = arguments.before_plugins()
+    return Plugins.load(arguments.plugin_specs, strict=early.strict_plugins, trace=early.trace_hooks, environ=others)
 
 
 def _help(before: list[str], after: list[str]) -> int:
     topic = after[0] if after and not after[0].startswith("-") else None
-    options = {} if topic else load_plugins([*before, *after], os.environ).options
+    options = {} if topic else load_plugins(RunArguments.read([*before, *after], os.environ)).options
     print(help_text(options, topic), end="")
     return 0
 
 
-def _show(plan: Plan) -> int:
-    several = len(plan.stages) > 1
-    for stage in plan.stages:
+def _show(resolved: ResolvedRun) -> int:
+    several = len(resolved.stages) > 1
+    for stage in resolved.stages:
         if several:
             print(f"# ---- stage {stage.name}")
-        print(dump.to_toml(stage.config))
+        print(to_toml(stage.config))
     return 0

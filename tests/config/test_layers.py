@@ -13,7 +13,7 @@ import pytest
 from vime_core.api.errors import ConfigError
 from vime_core.config.catalogue import RESERVED, Catalogue, Key, as_flag, as_variable
 from vime_core.config.coerce import arity, members
-from vime_core.config.resolution import resolve, scan_plugins, scan_strict
+from vime_core.config.resolution import RunArguments, resolve
 from vime_core.config.sections import SECTIONS, Config
 
 KEYS = list(Catalogue().core.values())
@@ -91,22 +91,13 @@ def test_names_are_unique_and_clash_with_no_table() -> None:
 
 
 def test_later_layers_win(recipe: Recipe) -> None:
-    path = recipe("lr = 1\nmin_lr = 1\nseed = 1\nweight_decay = 1\n")
-    plan = resolve(
-        [path, "--lr", "4"],
-        {"VIME_LR": "3", "VIME_MIN_LR": "3"},
-        plugin_defaults={"cuda": {"lr": 2.0, "min_lr": 2.0, "seed": 2}},
-    )
+    path = recipe("lr = 1\nmin_lr = 1\nseed = 1\n")
+    plan = resolve([path, "--lr", "4"], {"VIME_LR": "3", "VIME_MIN_LR": "3"})
     config = plan.stages[0].config
-    assert (config.megatron.lr, config.megatron.min_lr, config.run.seed, config.megatron.weight_decay) == (4, 3, 2, 1)
-    sources = [config.provenance[name] for name in ("lr", "min_lr", "seed", "weight_decay", "clip_grad")]
-    assert sources == ["flag --lr", "environment VIME_MIN_LR", "plugin cuda", "recipe recipe.toml", "default"]
+    assert (config.megatron.lr, config.megatron.min_lr, config.run.seed) == (4, 3, 1)
+    sources = [config.provenance[name] for name in ("lr", "min_lr", "seed", "clip_grad")]
+    assert sources == ["flag --lr", "environment VIME_MIN_LR", "recipe recipe.toml", "default"]
     assert plan.recipe == path
-
-
-def test_what_a_plugin_proposes_is_checked() -> None:
-    with pytest.raises(ConfigError, match=r"plugin cuda: lr: expected float.*\n.*plugin cuda: unknown key lrr"):
-        resolve([], {}, plugin_defaults={"cuda": {"lr": "x", "lrr": 1}})
 
 
 def test_stages(recipe: Recipe) -> None:
@@ -217,22 +208,27 @@ def test_plugin_specs_are_found_first(recipe: Recipe) -> None:
     path = recipe('plugins = ["a", "./b.py"]\nnonsense = 1')
     argv = [path, "--unheard-of", "--plugin", "d", "x.toml"]
     with pytest.raises(ConfigError, match="--plugin takes one value"):
-        scan_plugins(argv, {})
+        RunArguments.read(argv, {})
     argv = [path, "--plugin", "d", "--unheard-of", "1", "--plugin=no:e"]
-    assert scan_plugins(argv, {"VIME_PLUGINS": "c, c2"}) == ["a", "./b.py", "c", "c2", "d", "no:e"]
+    asked = RunArguments.read(argv, {"VIME_PLUGINS": "c, c2"})
+    assert asked.plugin_specs == ("a", "./b.py", "c", "c2", "d", "no:e")
     good = recipe('plugin = ["a"]\n[plugins.ascend]\ntrace = true')
     config = resolve([good, "--plugin", "d"], {"VIME_PLUGINS": "c"}, OPTIONS).stages[0].config
     assert config.plugin_specs == ("a", "c", "d")
     assert config.plugins["ascend"].trace
 
 
+def strict(argv: list[str], environ: dict[str, str] | None = None) -> bool:
+    return RunArguments.read(argv, environ or {}).before_plugins().strict_plugins
+
+
 def test_strict_plugins_is_found_first(recipe: Recipe) -> None:
-    assert not scan_strict(["--unheard-of", "3"], {})
-    assert scan_strict(["--strict-plugins"], {})
-    assert scan_strict([], {"VIME_STRICT_PLUGINS": "1"})
+    assert not strict(["--unheard-of", "3"])
+    assert strict(["--strict-plugins"])
+    assert strict([], {"VIME_STRICT_PLUGINS": "1"})
     path = recipe("nonsense = 1\n[observe]\nstrict_plugins = true")
-    assert scan_strict([path], {})
-    assert not scan_strict([path, "--no-strict-plugins"], {})
+    assert strict([path])
+    assert not strict([path, "--no-strict-plugins"])
 
 
 def test_frozen() -> None:

@@ -22,12 +22,10 @@ from .help import usage as usage
 from .placeholder import fill as fill
 from .placeholder import fill_text as fill_text
 from .placeholder import placeholders as placeholders
-from .resolution import Plan as Plan
+from .resolution import ResolvedRun as ResolvedRun
+from .resolution import RunArguments as RunArguments
 from .resolution import Stage as Stage
 from .resolution import resolve as resolve
-from .resolution import scan_plugins as scan_plugins
-from .resolution import scan_strict as scan_strict
-from .resolution import scan_trace as scan_trace
 from .rules import FILE_RULES as FILE_RULES
 from .rules import RULES as RULES
 from .rules import violations as violations

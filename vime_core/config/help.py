@@ -16,7 +16,7 @@ from vime_core.config.source import NotWritable
 USAGE = "vime train [RECIPE] [--plugin SPEC ...] [--flag value ...]"
 INTRODUCTION = """\
 Train a model. RECIPE is a TOML file; every flag below is also a key in it, at the top or in its section's table, and an
-environment variable VIME_<FLAG>. Later layers win: defaults, recipe, plugins, environment, flags."""
+environment variable VIME_<FLAG>. Later layers win: defaults, recipe, environment, flags."""
 GENERAL = (
     ("--plugin SPEC", "load a plugin: a name, a distribution, pkg.mod[:obj], ./file.py, or no:NAME to leave one out"),
     ("--show-config", "print the resolved configuration with the source of every value, and stop"),

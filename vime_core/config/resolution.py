@@ -1,26 +1,28 @@
 """From an argument list, an environment and a recipe to frozen configurations, one for each stage.
 
-Layers, later wins: defaults, recipe, its stage, what plugins propose, environment, flags. Everything is merged first;
-whether the values make sense together is for ``vime_core.config.rules``. All that cannot be read is reported together.
+Layers, later wins: defaults, recipe, its stage, environment, flags. Everything is merged first; whether the values make
+sense together is for ``vime_core.config.rules``. All that cannot be read is reported together.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vime_core.api import ConfigError
 from vime_core.config import environment, flags, recipe
-from vime_core.config.catalogue import Catalogue, Key, Required, as_flag, as_key, as_variable
-from vime_core.config.coerce import from_value
+from vime_core.config.catalogue import Catalogue, Key, Required, as_flag, as_variable
 from vime_core.config.flags import Setting
 from vime_core.config.frozen import FrozenDict
 from vime_core.config.nearest import did_you_mean
-from vime_core.config.sections import SECTIONS, Config
+from vime_core.config.sections import SECTIONS, Config, ObserveSection
 
 #: name of the stage of a run that has no stages
 ONLY_STAGE = "main"
+#: switches that say how plugins are loaded
+EARLY = ("strict_plugins", "trace_hooks")
 
 
 @dataclass(frozen=True)
@@ -32,107 +34,82 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResolvedRun:
     """The stages in order, and the recipe's path if there was one."""
 
     stages: tuple[Stage, ...]
     recipe: str | None
 
 
-def scan_plugins(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Plugin specs of the recipe, the environment and ``--plugin``, in this order. Looks at nothing else."""
-    line = flags.split(argv)
-    return [*recipe.load(line.recipe).plugins, *environment.plugin_specs(environ), *line.plugins]
+@dataclass(frozen=True)
+class RunArguments:
+    """What a run is asked for, before any name in it is known: the argument list cut, the recipe file parsed."""
 
+    line: flags.CommandLine
+    recipe: recipe.Recipe
+    environ: Mapping[str, str]
 
-def scan_strict(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether ``strict_plugins`` is set anywhere; needed before plugins are loaded and their flags known."""
-    return _scan(argv, environ, "strict_plugins")
+    @classmethod
+    def read(cls, argv: Sequence[str], environ: Mapping[str, str]) -> RunArguments:
+        """argv: what follows ``vime train``: an optional recipe, then flags. Raises ConfigError."""
+        line = flags.split(argv)
+        return cls(line, recipe.load(line.recipe), environ)
 
+    @property
+    def plugin_specs(self) -> tuple[str, ...]:
+        """Plugin specs of the recipe, the environment and ``--plugin``, in this order."""
+        return (*self.recipe.plugins, *environment.plugin_specs(self.environ), *self.line.plugins)
 
-def scan_trace(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether ``trace_hooks`` is set anywhere; the first hooks are called before the rest is known."""
-    return _scan(argv, environ, "trace_hooks")
+    def before_plugins(self) -> ObserveSection:
+        """The switches of ``[observe]`` (``EARLY``) that are needed before plugins are loaded and their flags known."""
+        written = {as_flag(prefix + name) for name in EARLY for prefix in ("", "no_")}
+        line = flags.CommandLine(None, [], [flag for flag in self.line.flags if flag[0] in written])
+        observe = self.recipe.base.get("observe")
+        tables = (self.recipe.base, observe if isinstance(observe, dict) else {})
+        base = {name: table[name] for table in tables for name in EARLY if name in table}
+        variables = {name: value for name, value in self.environ.items() if name in map(as_variable, EARLY)}
+        early = dataclasses.replace(self, line=line, recipe=recipe.Recipe(base=base), environ=variables)
+        return early.resolve().stages[0].config.observe
 
+    def resolve(self, plugin_options: Mapping[str, type] | None = None) -> ResolvedRun:
+        """Merge all layers.
 
-def _scan(argv: Sequence[str], environ: Mapping[str, str], name: str) -> bool:
-    line = flags.split(argv)
-    wanted = [flag for flag in line.flags if flag[0] in (as_flag(name), as_flag("no_" + name))]
-    base = recipe.load(line.recipe).base
-    observe = base.get("observe", {})
-    values = [table[name] for table in (base, observe) if isinstance(table, dict) and name in table]
-    written = recipe.Recipe(base={name: values[-1]} if values else {})
-    variable = {key: value for key, value in environ.items() if key == as_variable(name)}
-    plan = _merge(flags.CommandLine(None, [], wanted), written, variable, Catalogue(), {})
-    return bool(getattr(plan.stages[0].config.observe, name))
+        Args:
+            plugin_options: plugin name -> frozen dataclass of its options.
+
+        Raises:
+            ConfigError: every unknown name and every value that does not fit, together.
+        """
+        problems: list[str] = []
+        catalogue = Catalogue(plugin_options)
+        settings = recipe.read_recipe(self.recipe, catalogue, problems)
+        settings += environment.read_environment(self.environ, catalogue, problems)
+        settings += flags.read_flags(self.line, catalogue, problems)
+        names = [name for name, _ in self.recipe.stages] or [ONLY_STAGE]
+        problems += _unknown_stages(settings, names)
+        stages = []
+        for name in names:
+            mine = sorted((s for s in settings if s.stage in (None, name)), key=_rank)
+            config = _build(mine, self.plugin_specs, catalogue, problems)
+            if config:
+                stages.append(Stage(name, config))
+        if problems:
+            raise ConfigError(list(dict.fromkeys(problems)))
+        return ResolvedRun(tuple(stages), self.line.recipe)
 
 
 def resolve(
-    argv: Sequence[str],
-    environ: Mapping[str, str],
-    plugin_options: Mapping[str, type] | None = None,
-    plugin_defaults: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Plan:
-    """Merge all layers.
-
-    Args:
-        argv: what follows ``vime train``: an optional recipe, then flags.
-        environ: the variables to look at.
-        plugin_options: plugin name -> frozen dataclass of its options.
-        plugin_defaults: plugin name -> {full option name: value} that it proposes for other options.
-
-    Raises:
-        ConfigError: every unknown name and every value that does not fit, together.
-    """
-    line = flags.split(argv)
-    return _merge(line, recipe.load(line.recipe), environ, Catalogue(plugin_options), plugin_defaults or {})
+    argv: Sequence[str], environ: Mapping[str, str], plugin_options: Mapping[str, type] | None = None
+) -> ResolvedRun:
+    """Read and resolve in one go, where the plugins are known already."""
+    return RunArguments.read(argv, environ).resolve(plugin_options)
 
 
-def _merge(
-    line: flags.CommandLine,
-    written: recipe.Recipe,
-    environ: Mapping[str, str],
-    catalogue: Catalogue,
-    proposed: Mapping[str, Mapping[str, Any]],
-) -> Plan:
-    problems: list[str] = []
-    settings = recipe.read_recipe(written, catalogue, problems)
-    settings += _proposed(proposed, catalogue, problems)
-    settings += environment.read_environment(environ, catalogue, problems)
-    settings += flags.read_flags(line, catalogue, problems)
-    names = [name for name, _ in written.stages] or [ONLY_STAGE]
-    problems += _unknown_stages(settings, names)
-    specs = (*written.plugins, *environment.plugin_specs(environ), *line.plugins)
-    stages = []
-    for name in names:
-        mine = sorted((s for s in settings if s.stage in (None, name)), key=_rank)
-        config = _build(mine, specs, catalogue, problems)
-        if config:
-            stages.append(Stage(name, config))
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
-    return Plan(tuple(stages), line.recipe)
-
-
-_LAYERS = ("recipe", "plugin", "environment", "flag")
+_LAYERS = ("recipe", "environment", "flag")
 
 
 def _rank(setting: Setting) -> tuple[int, bool]:
     return _LAYERS.index(setting.source.partition(" ")[0]), setting.stage is not None
-
-
-def _proposed(
-    defaults: Mapping[str, Mapping[str, Any]], catalogue: Catalogue, problems: list[str]
-) -> Iterable[Setting]:
-    for plugin, values in defaults.items():
-        for name, value in values.items():
-            try:
-                key = catalogue.find(name, as_key)
-                yield Setting(key, from_value(key.annotation, value), f"plugin {plugin}")
-            except ValueError as error:
-                problems.append(f"plugin {plugin}: {name}: {error}")
-            except ConfigError as error:
-                problems += [f"plugin {plugin}: {violation}" for violation in error.violations]
 
 
 def _unknown_stages(settings: Iterable[Setting], names: Sequence[str]) -> list[str]:

@@ -247,7 +247,7 @@ class Config:
 
     ``vllm``, ``router``: passed through under the names of the installed versions. ``megatron_extra``: further fields
     of Megatron's config classes. ``plugins``: option dataclasses of plugins by plugin name. ``provenance``: field ->
-    layer that set it ("default", "recipe quickstart.toml", "plugin NAME", "environment VIME_LR", "flag --lr").
+    layer that set it ("default", "recipe quickstart.toml", "environment VIME_LR", "flag --lr").
     """
 
     run: RunSection = field(default_factory=RunSection)

@@ -15,26 +15,26 @@ from vime_core.pipeline.stage import StageRun
 from vime_core.runtime import Interrupts
 
 if TYPE_CHECKING:
-    from vime_core.config import Config, Plan
+    from vime_core.config import Config, ResolvedRun
 
 
-def run_plan(plan: Plan, plugins: Any) -> int:
+def run_plan(resolved: ResolvedRun, plugins: Any) -> int:
     """Run all stages; 0 when every one ended well and reached its target.
 
     Raises:
         VimeError: the run failed, was stopped, or missed a target; ``exit_code`` is the command's.
     """
-    for stage in plan.stages:
+    for stage in resolved.stages:
         check_before_start(stage.config, plugins)
-    first = plan.stages[0].config.run
+    first = resolved.stages[0].config.run
     with Interrupts() as stop:
         folder = RunFolder.create(first.run_dir, first.name, datetime.datetime.now())
-        several = len(plan.stages) > 1
+        several = len(resolved.stages) > 1
         values: dict[str, str] = {}
         if first.prepare:
             made = prepare(first.prepare, folder.path / "prepared", first.seed)
             values |= {f"prepared.{key}": value for key, value in made.items()}
-        for stage in plan.stages:
+        for stage in resolved.stages:
             stop.check()
             place = folder.stage(stage.name) if several else folder
             config = _settled(fill(stage.config, {**values, "run": str(place.path)}), plugins)

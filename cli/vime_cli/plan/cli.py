@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vime_cli.train import load_plugins
 from vime_core.api import ConfigError, UsageError
-from vime_core.config import resolve
+from vime_core.config import RunArguments
 from vime_core.plugin import load_target
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ def plan(argv: list[str]) -> int:
         chosen.response_tokens,
         chosen.calibrate,
     )
-    plugins = load_plugins(rest, os.environ)
-    resolved = resolve(rest, os.environ, plugins.options)
+    arguments = RunArguments.read(rest, os.environ)
+    plugins = load_plugins(arguments)
+    resolved = arguments.resolve(plugins.options)
     found = load_target("vime_cli.plan.command:reports")(resolved, plugins, options)
     _print(found, as_json=chosen.json)
     return _status(found)

@@ -20,7 +20,7 @@ from vime_core.api import ConfigError
 from vime_core.config import FILE_RULES, RULES, Facts, read_model
 
 if TYPE_CHECKING:
-    from vime_core.config import Config, Plan, Stage
+    from vime_core.config import Config, ResolvedRun, Stage
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class PlanOptions:
     calibrate: bool = False
 
 
-def reports(plan: Plan, plugins: Any, options: PlanOptions) -> list[Report]:
+def reports(resolved: ResolvedRun, plugins: Any, options: PlanOptions) -> list[Report]:
     """One a stage.
 
     Raises:
         ConfigError: broken rules, no model, or nothing says how long samples are. PluginError: no such device.
     """
-    return [_report(stage, plugins, options) for stage in plan.stages]
+    return [_report(stage, plugins, options) for stage in resolved.stages]
 
 
 def _report(stage: Stage, plugins: Any, options: PlanOptions) -> Report:
