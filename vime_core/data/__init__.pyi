@@ -1,4 +1,3 @@
-from .bad_rows import BadRows as BadRows
 from .buffer import DataBuffer as DataBuffer
 from .buffer import Entry as Entry
 from .buffer import make_samples as make_samples
@@ -8,10 +7,11 @@ from .dataset import PromptDataset as PromptDataset
 from .dataset import RowSchema as RowSchema
 from .dataset import build_prompts as build_prompts
 from .dataset import supervised_target as supervised_target
+from .ledger import GroupOutcome as GroupOutcome
 from .ledger import Ledger as Ledger
-from .ledger import Outcome as Outcome
 from .limits import LengthLimits as LengthLimits
 from .limits import model_context as model_context
+from .readers import BadRows as BadRows
 from .readers import Row as Row
 from .readers import read_rows as read_rows
 from .readers import split_slice as split_slice

@@ -10,9 +10,8 @@ from typing import Any
 
 from vime_core.api import DataError, Message, Sample
 from vime_core.config import Config
-from vime_core.data.bad_rows import BadRows
 from vime_core.data.limits import LengthLimits
-from vime_core.data.readers import Row, read_rows
+from vime_core.data.readers import BadRows, Row, read_rows
 from vime_core.data.templates import ChatTemplate, Target, dialogue_target, label_target
 from vime_core.data.tokenizer import Tokenizer
 
