@@ -1,7 +1,7 @@
-from .catalog import CATALOG as CATALOG
+from .catalog import Metric as Metric
+from .catalog import metric_groups as metric_groups
 from .loss_inputs import LossInputs as LossInputs
 from .loss_inputs import write_loss_inputs as write_loss_inputs
-from .names.metric import Metric as Metric
 from .phases import PhaseClock as PhaseClock
 from .progress import Progress as Progress
 from .progress import make_progress as make_progress
