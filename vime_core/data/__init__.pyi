@@ -3,9 +3,9 @@ from .buffer import Entry as Entry
 from .buffer import make_samples as make_samples
 from .codec import nan_to_null as nan_to_null
 from .codec import sample_to_json as sample_to_json
+from .dataset import PromptBuilder as PromptBuilder
 from .dataset import PromptDataset as PromptDataset
 from .dataset import RowSchema as RowSchema
-from .dataset import build_prompts as build_prompts
 from .dataset import supervised_target as supervised_target
 from .ledger import GroupOutcome as GroupOutcome
 from .ledger import Ledger as Ledger

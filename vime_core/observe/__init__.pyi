@@ -11,6 +11,5 @@ from .strict_json import dumps as dumps
 from .summary import Summary as Summary
 from .summary import Target as Target
 from .summary import render as render
-from .summary import summarize as summarize
 from .tensorboard import TensorBoardWriter as TensorBoardWriter
 from .tensorboard import require_tensorboard as require_tensorboard

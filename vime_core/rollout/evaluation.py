@@ -10,7 +10,7 @@ from math import comb
 
 from vime_core.api import ConfigError, Group, RewardError, Score
 from vime_core.config import Config
-from vime_core.data import BadRows, Entry, LengthLimits, PromptDataset, RowSchema, Tokenizer, make_samples
+from vime_core.data import Entry, PromptBuilder, PromptDataset, RowSchema, Tokenizer, make_samples
 from vime_core.rollout.driver import first_reasons
 from vime_core.rollout.filters import reward_values
 from vime_core.rollout.group_runner import GroupRunner, InFlightGroup
@@ -29,10 +29,8 @@ def open_eval_sets(config: Config, tokenizer: Tokenizer) -> list[PromptDataset]:
     if len(words) % 2 or len(set(names)) != len(names):
         raise ConfigError(f"--eval-prompt-data takes pairs of a name and a path, each name once; got {' '.join(words)}")
     schema = RowSchema.of_evaluation(config)
-    return [
-        PromptDataset.read(name, [path], schema, tokenizer, LengthLimits.of(config), BadRows(config.data.on_bad_row))
-        for name, path in zip(names, words[1::2])
-    ]
+    # each set counts its own bad rows
+    return [PromptBuilder.of(config, schema, tokenizer).read(name, [path]) for name, path in zip(names, words[1::2])]
 
 
 @dataclass
