@@ -5,21 +5,16 @@ import random
 
 import pytest
 
-from vime_core.api.sample import Group
-from vime_core.data.ledger import Ledger, Outcome
-
-
-def groups(*ids):
-    return [Group(i, []) for i in ids]
+from vime_core.data.ledger import GroupOutcome, Ledger
 
 
 def test_every_group_has_one_fate_and_they_add_up():
     ledger = Ledger()
-    ledger.start(groups(*range(6)))
-    ledger.end(0, Outcome.TRAINED)
-    ledger.end(1, Outcome.FILTERED, "zero_std_1.0")
-    ledger.end(2, Outcome.UNSCORED, "timeout: reward x gave nothing")
-    ledger.end(3, Outcome.FAILED, "EngineError: gone")
+    ledger.start(range(6))
+    ledger.end(0, GroupOutcome.TRAINED)
+    ledger.end(1, GroupOutcome.FILTERED, "zero_std_1.0")
+    ledger.end(2, GroupOutcome.UNSCORED, "timeout: reward x gave nothing")
+    ledger.end(3, GroupOutcome.FAILED, "EngineError: gone")
     ledger.requeue(4)
     ledger.check()
     assert ledger.metrics() == {
@@ -30,18 +25,18 @@ def test_every_group_has_one_fate_and_they_add_up():
         "rollout/groups/in_flight": 1,
         "rollout/groups/waiting": 1,
     }
-    assert ledger.reasons(Outcome.UNSCORED) == {"timeout": 1}
+    assert ledger.reasons(GroupOutcome.UNSCORED) == {"timeout": 1}
 
 
 def test_a_group_ends_once():
     ledger = Ledger()
-    ledger.start(groups(0, 1))
-    ledger.end(0, Outcome.TRAINED)
-    for act in (lambda: ledger.end(0, Outcome.FAILED), lambda: ledger.requeue(0), lambda: ledger.start(groups(0))):
+    ledger.start([0, 1])
+    ledger.end(0, GroupOutcome.TRAINED)
+    for act in (lambda: ledger.end(0, GroupOutcome.FAILED), lambda: ledger.requeue(0), lambda: ledger.start([0])):
         with pytest.raises(RuntimeError, match="group 0"):
             act()
     with pytest.raises(RuntimeError, match="handed out twice"):
-        ledger.start(groups(1))
+        ledger.start([1])
     ledger.check()
 
 
@@ -58,7 +53,7 @@ def test_random_life_adds_up_across_resumes():
             group = waiting.pop()
         else:
             group, issued = issued, issued + 1
-        ledger.start(groups(group))
+        ledger.start([group])
         flying.append(group)
         if chance.random() < 0.8:
             victim = flying.pop(chance.randrange(len(flying)))
@@ -66,7 +61,7 @@ def test_random_life_adds_up_across_resumes():
                 ledger.requeue(victim)
                 waiting.append(victim)
             else:
-                ledger.end(victim, chance.choice(list(Outcome)))
+                ledger.end(victim, chance.choice(list(GroupOutcome)))
         if step % 50 == 49:
             state = json.loads(json.dumps(ledger.state_dict()))
             ledger = Ledger()

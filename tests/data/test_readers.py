@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from vime_core.api.errors import DataError
-from vime_core.data.bad_rows import BadRows
-from vime_core.data.readers import read_rows, split_slice
+from vime_core.data.readers import BadRows, read_rows, split_slice
 
 TEN = [{"i": i} for i in range(10)]
 

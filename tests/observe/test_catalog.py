@@ -71,8 +71,27 @@ def test_unknown_names_come_sorted_and_once():
 
 
 def test_the_axis_follows_from_the_prefix():
+    assert axis_of("train/loss") == "train/step"
+    assert axis_of("eval/addition") == "eval/step"
+    assert {axis_of(name) for name in ("rollout/raw_reward", "perf/step_time", "sync/version")} == {"rollout/step"}
     for metric in metrics():
-        assert axis_of(metric.name) == metric.axis
+        assert metric.axis in {"rollout/step", "train/step", "eval/step"}
+        assert known(metric.axis)
+
+
+def test_every_kind_of_mean_is_one_of_a_few():
+    kinds = {
+        "token mean",
+        "sample mean",
+        "group mean",
+        "weighted sum",
+        "count",
+        "maximum",
+        "minimum",
+        "median",
+        "value",
+    }
+    assert {metric.mean for metric in metrics()} <= kinds
 
 
 def names_in(source):

@@ -10,7 +10,7 @@ from vime_core.api.weight_sync import EngineProof, Receipt
 from vime_core.observe.plain import PlainProgress
 from vime_core.observe.recorder import Recorder, sync_metrics
 from vime_core.observe.runfolder import RunFolder
-from vime_core.observe.summary import Summary, Target, render, summarize
+from vime_core.observe.summary import Summary, Tally, Target, render
 from vime_core.observe.tensorboard import TensorBoardWriter
 
 
@@ -84,11 +84,11 @@ def test_the_summary_of_a_recorded_run(folder):
         )
     recorder.evaluation(3, {"eval/addition": 0.934})
     text = render(
-        summarize(
+        Summary(
+            "quickstart",
+            "finished",
+            folder.path,
             recorder.tally,
-            name="quickstart",
-            outcome="finished",
-            folder=folder.path,
             target=Target("eval/addition", "eval/addition >= 0.9", True),
             wall=75.0,
             phases={"generate": 30.0, "train": 40.0, "sync": 5.0},
@@ -108,7 +108,7 @@ def test_the_summary_of_a_recorded_run(folder):
 
 
 def test_a_summary_of_nothing_invents_nothing(tmp_path):
-    text = render(Summary("run", "stopped by SIGINT", tmp_path, target=Target("eval/x", "eval/x >= 1", False)))
+    text = render(Summary("run", "stopped by SIGINT", tmp_path, Tally(), Target("eval/x", "eval/x >= 1", False)))
     assert text.splitlines()[1:-1] == [
         "  target       eval/x - -> - (eval/x >= 1: MISSED)",
         "  steps        0 in -, - samples/s, - tokens/s while stepping",
@@ -125,7 +125,7 @@ def test_a_gap_that_is_not_a_number_is_the_worst_and_is_never_forgotten(folder):
     for step, gap in enumerate([1e-7, math.nan, 1e-6]):
         recorder.step(step, {"train/train_rollout_logprob_abs_diff": gap})
     recorder.sync(receipt(1, canary=None))
-    text = render(summarize(recorder.tally, name="run", outcome="finished", folder=folder.path))
+    text = render(Summary("run", "finished", folder.path, recorder.tally))
     assert "log-prob gap nan at most" in text
     assert "worst canary nan" in text
     assert "attention    1 metric values were not finite" in text

@@ -7,10 +7,9 @@ import pytest
 
 from vime_core.api.reward import Score, Unscored
 from vime_core.api.sample import Group, Status
-from vime_core.data.ledger import Outcome
-from vime_core.rollout.convert import to_batch
-from vime_core.rollout.driver import Collected, Dropped
-from vime_core.rollout.dump import dump
+from vime_core.data.ledger import GroupOutcome
+from vime_core.rollout.convert import records, to_batch
+from vime_core.rollout.driver import Collected, DroppedGroup
 from vime_core.rollout.evaluation import pass_at_k
 from vime_core.rollout.metrics import is_repetitive, step_metrics
 
@@ -56,8 +55,8 @@ def test_metrics_by_name(group):
     kept = [group([1.0, 0.0], id=0, tokens=2, version=5), group([0.5, 0.5], id=1, tokens=4, version=3)]
     kept[0].samples[0].status = Status.TRUNCATED
     kept[0].samples[1].reward = Score(0.0, {"format/x": 1.0, "bad": math.nan})
-    dropped = [Dropped(group([1, 1], id=2), Outcome.FILTERED, "zero_std_1.0")] * 2
-    dropped.append(Dropped(group([Unscored("x")], id=3), Outcome.UNSCORED, "x"))
+    dropped = [DroppedGroup(group([1, 1], id=2), GroupOutcome.FILTERED, "zero_std_1.0")] * 2
+    dropped.append(DroppedGroup(group([Unscored("x")], id=3), GroupOutcome.UNSCORED, "x"))
     figures = step_metrics(Collected(0, kept, dropped, surplus=1, aborted=2, retried=3))
     assert figures == {
         "rollout/response_len/mean": 3.0,
@@ -87,7 +86,9 @@ def test_every_metric_is_in_the_catalogue(group):
 
     kept = [group([1.0, 1.0], id=0)]
     kept[0].samples[0].reward = Score(1.0, {"part": 1.0})
-    names = set(step_metrics(Collected(0, kept, [Dropped(group([1, 1], id=1), Outcome.FILTERED, "zero_std_1.0")])))
+    names = set(
+        step_metrics(Collected(0, kept, [DroppedGroup(group([1, 1], id=1), GroupOutcome.FILTERED, "zero_std_1.0")]))
+    )
     assert unknown(names) == []
 
 
@@ -103,8 +104,8 @@ def test_dump_holds_kept_and_dropped_as_json(group):
 
     kept = group([1.0], id=0)
     kept.samples[0].append_observation([9])
-    records = dump(Collected(7, [kept], [Dropped(group([Unscored("why")], id=1), Outcome.UNSCORED, "why")]))
-    text = json.loads(json.dumps(records, allow_nan=False))
+    dropped = [DroppedGroup(group([Unscored("why")], id=1), GroupOutcome.UNSCORED, "why")]
+    text = json.loads(json.dumps(records(Collected(7, [kept], dropped)), allow_nan=False))
     assert [(r["step"], r["group"], r["outcome"], r["reason"]) for r in text] == [
         (7, 0, "trained", ""),
         (7, 1, "unscored", "why"),

@@ -12,14 +12,12 @@ from vime_core.api.rollout import GenerateRequest, RolloutGenerator
 from vime_core.api.sample import Sample, Status
 from vime_core.data.buffer import DataBuffer
 from vime_core.data.dataset import PromptDataset
-from vime_core.data.ledger import Ledger, Outcome
+from vime_core.data.ledger import GroupOutcome, Ledger
 from vime_core.data.limits import LengthLimits
-from vime_core.rollout.context import RolloutContext
 from vime_core.rollout.driver import Bounds, RolloutDriver
 from vime_core.rollout.filters import check_reward_nonzero_std
-from vime_core.rollout.gate import Gate
-from vime_core.rollout.generate import Generate
-from vime_core.rollout.group_runner import GroupRunner
+from vime_core.rollout.generate import Generate, RolloutContext
+from vime_core.rollout.group_runner import Gate, GroupRunner
 from vime_core.rollout.sampling import train_params
 from vime_core.rollout.scoring import Scorer
 
@@ -38,10 +36,10 @@ class Bench:
         self.ledger = Ledger()
         self.gate = Gate(client)
         scorer = Scorer(reward, "mine", group=False, key=None, timeout=5.0, concurrency=4)
-        player = GroupRunner(self.generator, self.gate, train_params(config), scorer, rollout.generate_timeout_secs)
+        runner = GroupRunner(self.generator, self.gate, train_params(config), scorer, rollout.generate_timeout_secs)
         base = Bounds.of(config)
         bounds = Bounds(base.in_flight, base.filter_rounds, base.failure_ratio, stall)
-        self.driver = RolloutDriver(self.buffer, self.ledger, player, self.gate, bounds, keep)
+        self.driver = RolloutDriver(self.buffer, self.ledger, runner, bounds, keep)
 
     def collect(self, n=4, step=0):
         async def run():
@@ -89,7 +87,7 @@ def test_a_dropped_group_makes_room_for_exactly_one(bench, client):
     collected = made.collect(4)
     assert [g.id for g in collected.groups] == [0, 1, 3, 4]
     assert (dropped, len(made.client.calls)) == ([2], 5)
-    assert collected.reasons(Outcome.FILTERED) == {"two": 1}
+    assert collected.reasons(GroupOutcome.FILTERED) == {"two": 1}
     assert made.client.most <= 4
 
 
@@ -102,7 +100,7 @@ def test_everything_filtered_ends_with_counts(bench, client):
     made = bench(client("12"), keep=check_reward_nonzero_std, max_filter_rounds=3)
     with pytest.raises(RewardError, match=r"1\d groups were sampled, 3 times the batch of 4, and 0 kept \(1\d filt"):
         made.collect(4)
-    assert made.ledger.count(Outcome.FILTERED) >= 12
+    assert made.ledger.count(GroupOutcome.FILTERED) >= 12
     made.ledger.check()
 
 
@@ -130,7 +128,7 @@ def test_finished_surplus_comes_first_in_the_next_step_and_is_not_generated_agai
     kept = {str(s.rollout) for g in second.groups[: first.surplus] for s in g.samples}
     assert first.surplus > 0
     assert not again & kept
-    assert made.ledger.count(Outcome.TRAINED) == 8
+    assert made.ledger.count(GroupOutcome.TRAINED) == 8
 
 
 def test_count_in_is_count_out_over_many_steps(bench, client):
@@ -161,7 +159,7 @@ def test_a_group_that_fails_twice_is_counted_and_replaced(bench, client):
     collected = made.collect(4)
     assert [g.id for g in collected.groups] == [0, 2, 3, 4]
     (drop,) = collected.dropped
-    assert (drop.outcome, drop.group.id) == (Outcome.FAILED, 1)
+    assert (drop.outcome, drop.group.id) == (GroupOutcome.FAILED, 1)
     assert drop.reason.startswith("EngineError at ")
     assert drop.reason.endswith("poison")
 
@@ -178,7 +176,7 @@ def test_half_done_step_gives_back_what_it_had(bench, client):
     made = bench(client("12"), reward=lambda s: 1.0 if s.group == 0 else None)
     with pytest.raises(RewardError):
         made.collect(4)
-    assert made.ledger.count(Outcome.UNSCORED) >= 3
+    assert made.ledger.count(GroupOutcome.UNSCORED) >= 3
     assert made.buffer.state_dict()["queue"][0]["group"] == 0
     assert made.buffer.state_dict()["in_flight"] == []
     made.ledger.check()
@@ -200,14 +198,14 @@ def test_one_unscored_sample_drops_its_group_only(bench, client):
     made = bench(client("12"), reward=lambda s: Unscored("no verdict") if s.rollout == 3 else 1.0)
     collected = made.collect(4)
     assert [g.id for g in collected.groups] == [0, 2, 3, 4]
-    assert collected.reasons(Outcome.UNSCORED) == {"no verdict": 1}
+    assert collected.reasons(GroupOutcome.UNSCORED) == {"no verdict": 1}
 
 
 def test_generation_past_its_deadline_fails_the_group_not_the_run(bench, client):
     engine = client(lambda request, call: 30.0 if call == 0 else "12")
     collected = bench(engine, generate_timeout_secs=0.2).collect(4)
     assert [g.id for g in collected.groups] == [1, 2, 3, 4]
-    (reason,) = collected.reasons(Outcome.FAILED)
+    (reason,) = collected.reasons(GroupOutcome.FAILED)
     assert "generation of group 0 took more than 0.2 s (--generate-timeout-secs)" in reason
 
 

@@ -9,9 +9,8 @@ from vime_core.api.errors import DataError, EngineError
 from vime_core.api.rollout import GenerateReply, SamplingParams
 from vime_core.api.sample import Sample, Status
 from vime_core.data.limits import LengthLimits
-from vime_core.rollout.context import RolloutContext
-from vime_core.rollout.generate import Generate
-from vime_core.rollout.sampling import eval_params, sample_seed, train_params
+from vime_core.rollout.generate import Generate, RolloutContext, sample_seed
+from vime_core.rollout.sampling import eval_params, train_params
 from vime_core.rollout.sft import SftRollout
 
 

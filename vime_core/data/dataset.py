@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from vime_core.api import DataError, Message, Sample
 from vime_core.config import Config
-from vime_core.data.bad_rows import BadRows
 from vime_core.data.limits import LengthLimits
-from vime_core.data.readers import Row, read_rows
+from vime_core.data.readers import BadRows, Row, read_rows
 from vime_core.data.templates import ChatTemplate, Target, dialogue_target, label_target
 from vime_core.data.tokenizer import Tokenizer
+
+Argument = TypeVar("Argument")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -104,34 +106,7 @@ class PromptDataset:
                 for a file that cannot be read, or when no row is left.
         """
         schema = RowSchema.of(config, supervised=supervised)
-        return cls.read(
-            "train",
-            config.data.prompt_data,
-            schema,
-            tokenizer,
-            LengthLimits.of(config),
-            BadRows(config.data.on_bad_row),
-        )
-
-    @classmethod
-    def read(
-        cls,
-        name: str,
-        paths: Sequence[str],
-        schema: RowSchema,
-        tokenizer: Tokenizer,
-        limits: LengthLimits,
-        bad: BadRows,
-    ) -> PromptDataset:
-        if not paths:
-            raise DataError(f"data set {name!r}: no file given; name one with --prompt-data")
-        rows = [row for path in paths for row in read_rows(path, bad)]
-        prompts = build_prompts(rows, schema, tokenizer, limits, bad)
-        bad.log()
-        if not prompts:
-            left_out = f" ({bad.count} left out: {bad.summary()})" if bad.count else ""
-            raise DataError(f"data set {name!r}: no rows in {', '.join(paths)}{left_out}")
-        return cls(name, prompts, bad)
+        return PromptBuilder.of(config, schema, tokenizer).read("train", config.data.prompt_data)
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -148,14 +123,32 @@ class PromptDataset:
 
 
 @dataclass
-class _Builder:
+class PromptBuilder:
+    """Rows -> prompts; ``bad`` hears of those that cannot be used."""
+
     schema: RowSchema
     tokenizer: Tokenizer
     limits: LengthLimits
     bad: BadRows
 
+    @classmethod
+    def of(cls, config: Config, schema: RowSchema, tokenizer: Tokenizer) -> PromptBuilder:
+        return cls(schema, tokenizer, LengthLimits.of(config), BadRows(config.data.on_bad_row))
+
+    def read(self, name: str, paths: Sequence[str]) -> PromptDataset:
+        """The data set of these files, called ``name`` in messages. Raises as :meth:`PromptDataset.open`."""
+        if not paths:
+            raise DataError(f"data set {name!r}: no file given; name one with --prompt-data")
+        bad = self.bad
+        prompts = self.build([row for path in paths for row in read_rows(path, bad)])
+        bad.log()
+        if not prompts:
+            left_out = f" ({bad.count} left out: {bad.summary()})" if bad.count else ""
+            raise DataError(f"data set {name!r}: no rows in {', '.join(paths)}{left_out}")
+        return PromptDataset(name, prompts, bad)
+
     def build(self, rows: Iterable[Row]) -> list[Prompt]:
-        """Rows -> prompts: checked one by one, tokenised in one call."""
+        """The usable ones of these rows: checked one by one, tokenised in one call."""
         drafts = [draft for row in rows if (draft := self._guard(row.source, self._draft, row)) is not None]
         texts = [text for _, text in drafts]
         ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
@@ -166,7 +159,7 @@ class _Builder:
                 done.append(prompt)
         return done
 
-    def _guard(self, source: str, step: Any, argument: Any) -> Any:
+    def _guard(self, source: str, step: Callable[[Argument], Made], argument: Argument) -> Made | None:
         try:
             return step(argument)
         except DataError as error:
@@ -198,11 +191,11 @@ class _Builder:
     def _check_length(self, prompt: Prompt) -> Prompt:
         if self.schema.supervised:
             target = supervised_target(prompt, self._template)
-            complaint = self.limits.complaint(len(target.prompt), len(target.response))
+            violation = self.limits.violation(len(target.prompt), len(target.response))
         else:
-            complaint = self.limits.complaint(len(prompt.tokens))
-        if complaint:
-            raise DataError(f"key {self.schema.input_key!r}: {complaint}")
+            violation = self.limits.violation(len(prompt.tokens))
+        if violation:
+            raise DataError(f"key {self.schema.input_key!r}: {violation}")
         return prompt
 
 
@@ -219,13 +212,6 @@ def supervised_target(row: Prompt | Sample, template: ChatTemplate) -> Target:
     if isinstance(row.prompt, str):
         raise DataError("a text prompt needs a label to train on; --label-key names its key")
     return dialogue_target(row.prompt, row.tools, template)
-
-
-def build_prompts(
-    rows: Iterable[Row], schema: RowSchema, tokenizer: Tokenizer, limits: LengthLimits, bad: BadRows
-) -> list[Prompt]:
-    """The usable ones of these rows, tokenised; ``bad`` hears of the others."""
-    return _Builder(schema, tokenizer, limits, bad).build(rows)
 
 
 def _required(row: Row, key: str, flag: str) -> Any:

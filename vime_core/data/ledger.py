@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from vime_core.api import Group
 
-
-class Outcome(StrEnum):
+class GroupOutcome(StrEnum):
     """How a group ends."""
 
     TRAINED = "trained"
@@ -28,59 +26,59 @@ class Ledger:
         self._issued = 0
         self._requeued = 0
         self._last = -1
-        self._flying: set[int] = set()
+        self._in_flight: set[int] = set()
         self._waiting: set[int] = set()
         self._ended: Counter[tuple[str, str]] = Counter()
 
-    def start(self, groups: Iterable[Group]) -> None:
+    def start(self, group_ids: Iterable[int]) -> None:
         """The groups were handed out: for the first time, or again after :meth:`requeue`."""
-        for group in groups:
-            if group.id in self._waiting:
-                self._waiting.remove(group.id)
-            elif group.id > self._last:
-                self._issued, self._last = self._issued + 1, group.id
+        for id in group_ids:
+            if id in self._waiting:
+                self._waiting.remove(id)
+            elif id > self._last:
+                self._issued, self._last = self._issued + 1, id
             else:
-                raise RuntimeError(f"group {group.id} was handed out twice")
-            self._flying.add(group.id)
+                raise RuntimeError(f"group {id} was handed out twice")
+            self._in_flight.add(id)
 
     def requeue(self, group_id: int) -> None:
-        """The group went back to the buffer (aborted, to be tried again, or finished beyond need)."""
-        self._land(group_id)
+        """The group went back to the buffer (aborted, to be sampled again, or finished beyond need)."""
+        self._leave(group_id)
         self._waiting.add(group_id)
         self._requeued += 1
 
-    def end(self, group_id: int, outcome: Outcome, reason: str = "") -> None:
+    def end(self, group_id: int, outcome: GroupOutcome, reason: str = "") -> None:
         """The group is done with. ``reason`` is kept up to its first colon, so that details do not split counts."""
-        self._land(group_id)
+        self._leave(group_id)
         self._ended[outcome.value, reason.split(":", 1)[0][:80]] += 1
 
-    def _land(self, group_id: int) -> None:
-        if group_id not in self._flying:
+    def _leave(self, group_id: int) -> None:
+        if group_id not in self._in_flight:
             raise RuntimeError(f"group {group_id} ended, but it is not in flight")
-        self._flying.remove(group_id)
+        self._in_flight.remove(group_id)
 
     def check(self) -> None:
         """Raises:
         RuntimeError: a group was lost or counted twice.
         """
-        accounted = sum(self._ended.values()) + len(self._flying) + len(self._waiting)
+        accounted = sum(self._ended.values()) + len(self._in_flight) + len(self._waiting)
         if accounted != self._issued:
             raise RuntimeError(f"{self._issued} groups were handed out, {accounted} are accounted for: {self.line()}")
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: GroupOutcome) -> int:
         return sum(n for (kind, _), n in self._ended.items() if kind == outcome.value)
 
-    def reasons(self, outcome: Outcome) -> dict[str, int]:
+    def reasons(self, outcome: GroupOutcome) -> dict[str, int]:
         return {reason: n for (kind, reason), n in self._ended.items() if kind == outcome.value}
 
     def line(self) -> str:
         parts = [f"{kind}{f' ({reason})' if reason else ''} {n}" for (kind, reason), n in sorted(self._ended.items())]
-        return ", ".join([*parts, f"in flight {len(self._flying)}", f"waiting {len(self._waiting)}"])
+        return ", ".join([*parts, f"in flight {len(self._in_flight)}", f"waiting {len(self._waiting)}"])
 
     def metrics(self) -> dict[str, float]:
         """Every group of the run has exactly one of these fates, so they add up to the number handed out."""
-        fates = {outcome.value: self.count(outcome) for outcome in Outcome}
-        fates |= {"in_flight": len(self._flying), "waiting": len(self._waiting)}
+        fates = {outcome.value: self.count(outcome) for outcome in GroupOutcome}
+        fates |= {"in_flight": len(self._in_flight), "waiting": len(self._waiting)}
         return {f"rollout/groups/{fate}": float(n) for fate, n in fates.items()}
 
     # state ---------------------------------------------------------------------------------------------------
@@ -90,12 +88,12 @@ class Ledger:
             "issued": self._issued,
             "requeued": self._requeued,
             "last": self._last,
-            "waiting": sorted(self._flying | self._waiting),
+            "waiting": sorted(self._in_flight | self._waiting),
             "ended": [[kind, reason, n] for (kind, reason), n in self._ended.items()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._issued, self._requeued, self._last = state["issued"], state["requeued"], state["last"]
-        self._flying, self._waiting = set(), set(state["waiting"])
+        self._in_flight, self._waiting = set(), set(state["waiting"])
         self._ended = Counter({(kind, reason): n for kind, reason, n in state["ended"]})
         self.check()

@@ -32,7 +32,7 @@ class LengthLimits:
         """Tokens that may still be sampled after a prompt of this length."""
         return wanted if self.context is None else min(wanted, self.context - prompt_tokens)
 
-    def complaint(self, prompt_tokens: int, response_tokens: int = 1) -> str | None:
+    def violation(self, prompt_tokens: int, response_tokens: int = 1) -> str | None:
         """Why a row of this length cannot be used, or None."""
         if prompt_tokens == 0:
             return "the prompt has no tokens"

@@ -5,16 +5,50 @@ so that whatever is wrong with it later can be said with file and line. Blank li
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vime_core.api import DataError
-from vime_core.data.bad_rows import BadRows
 
 _SLICE = re.compile(r"(?P<path>.+)@\[(?P<start>(?:-?\d+)?):(?P<stop>(?:-?\d+)?)\]", re.DOTALL)
+#: messages of bad rows that are kept
+_SHOWN = 5
+
+
+class BadRows:
+    """What becomes of rows that cannot be used: the first ends the run, or they are counted and left out.
+
+    Args:
+        policy: "error" raises the first error; "skip" keeps count and the first few messages.
+    """
+
+    def __init__(self, policy: Literal["error", "skip"]) -> None:
+        self._policy = policy
+        self.count = 0
+        self.first: list[str] = []
+
+    def report(self, error: DataError) -> None:
+        """Raises:
+        DataError: the error itself, under "error".
+        """
+        if self._policy == "error":
+            raise DataError(f"{error} (or leave such rows out: --on-bad-row skip)") from error
+        self.count += 1
+        if len(self.first) < _SHOWN:
+            self.first.append(str(error))
+
+    def summary(self) -> str:
+        more = self.count - len(self.first)
+        return "; ".join(self.first) + (f"; and {more} more" if more else "")
+
+    def log(self) -> None:
+        """One warning line, if any row was left out."""
+        if self.count:
+            logging.getLogger("vime.data").warning("%d bad rows left out: %s", self.count, self.summary())
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-from .catalog import CATALOG as CATALOG
+from .catalog import Metric as Metric
+from .catalog import metric_groups as metric_groups
 from .loss_inputs import LossInputs as LossInputs
 from .loss_inputs import write_loss_inputs as write_loss_inputs
-from .names.metric import Metric as Metric
 from .phases import PhaseClock as PhaseClock
 from .progress import Progress as Progress
 from .progress import make_progress as make_progress
@@ -11,6 +11,5 @@ from .strict_json import dumps as dumps
 from .summary import Summary as Summary
 from .summary import Target as Target
 from .summary import render as render
-from .summary import summarize as summarize
 from .tensorboard import TensorBoardWriter as TensorBoardWriter
 from .tensorboard import require_tensorboard as require_tensorboard

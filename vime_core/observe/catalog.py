@@ -1,35 +1,59 @@
-"""Every metric that vime logs. A name that is not here is not logged; ``docs/metrics.md`` is written from here."""
+"""Every metric that vime logs, read from ``metrics.toml``. A name that is not there is not logged;
+``docs/metrics.md`` is written from it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-
-from vime_core.observe.names.critic import CRITIC
-from vime_core.observe.names.metric import Metric
-from vime_core.observe.names.perf import EVAL, PERF, SYNC
-from vime_core.observe.names.rollout import ROLLOUT
-from vime_core.observe.names.terms import CORRECTIONS, TERMS
-from vime_core.observe.names.train import TRAIN
-
-#: heading of the documentation -> metrics, in the order of documentation
-CATALOG: Sequence[tuple[str, Sequence[Metric]]] = (
-    ("Samples", ROLLOUT),
-    ("Trainer", TRAIN),
-    ("Terms around the algorithm", TERMS),
-    ("Trainer and sampler", CORRECTIONS),
-    ("Critic", CRITIC),
-    ("Time", PERF),
-    ("Weight sync", SYNC),
-    ("Evaluation", EVAL),
-)
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 _PLACEHOLDER = re.compile(r"<[^>]*>")
 
 
+@dataclass(frozen=True)
+class Metric:
+    """One logged scalar: its name, its unit and, above all, its definition: peers compute different things under one
+    name.
+
+    Attributes:
+        name: as logged. ``<part>`` stands for one part of the name, chosen by data, recipe or plugin; it never spans a
+            slash.
+        unit: "1" for pure numbers.
+        mean: how the values of tokens or samples become one number.
+        meaning: what a user learns from it.
+        definition: formula or rule, over which samples or tokens.
+    """
+
+    name: str
+    unit: str
+    mean: str
+    meaning: str
+    definition: str
+
+    @property
+    def axis(self) -> str:
+        """Name of the step counter it is plotted against."""
+        return axis_of(self.name)
+
+    @property
+    def is_pattern(self) -> bool:
+        return "<" in self.name
+
+
+@cache
+def metric_groups() -> Mapping[str, Sequence[Metric]]:
+    """Heading of the documentation -> metrics, in the order of documentation."""
+    text = Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8")
+    groups = tomllib.loads(text).items()
+    return {heading: [Metric(name, *values) for name, values in group.items()] for heading, group in groups}
+
+
 def metrics() -> list[Metric]:
     """All of them."""
-    return [metric for _, group in CATALOG for metric in group]
+    return [metric for group in metric_groups().values() for metric in group]
 
 
 def find(name: str) -> Metric | None:
@@ -51,8 +75,8 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 def axis_of(name: str) -> str:
     """The step counter that a metric is plotted against, from its prefix; other prefixes count rollout steps."""
-    room = name.split("/", 1)[0]
-    return f"{room}/step" if room in ("train", "eval") else "rollout/step"
+    prefix = name.split("/", 1)[0]
+    return f"{prefix}/step" if prefix in ("train", "eval") else "rollout/step"
 
 
 def _expression(metric: Metric) -> re.Pattern[str]:

@@ -9,7 +9,7 @@ from vime_core.observe.catalog import unknown
 from vime_core.observe.columns import evaluation_text
 from vime_core.observe.progress import Progress
 from vime_core.observe.runfolder import RunFolder
-from vime_core.observe.tally import Tally
+from vime_core.observe.summary import Tally
 from vime_core.observe.tensorboard import TensorBoardWriter
 
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vime_core.pipeline.late_client import LateClient
-
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
     from vime_core.inference import NodePlacement
@@ -98,19 +96,18 @@ class RolloutActor:
     ) -> None:
         self.plugins, self.config = _enter("rollout", lock, plain)
         self.start_state = state
-        self.client = LateClient()
         self.worker: Any = None
 
     async def setup(self) -> dict[str, int]:
         from vime_core.rollout import RolloutWorker
 
-        self.worker = RolloutWorker(self.config, self.plugins, self.client if self.config.needs_engines else None)
+        self.worker = RolloutWorker(self.config, self.plugins)
         if self.start_state is not None:
             self.worker.load_state(self.start_state)
         return {"prompts_per_epoch": self.worker.prompts_per_epoch}
 
     async def connect(self, client_spec: Any, teacher_spec: Any | None) -> None:
-        self.client.attach(client_spec.connect())
+        self.worker.gate.attach(client_spec.connect())
         if teacher_spec is not None:
             self.worker.teacher.attach(teacher_spec.connect())
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vime_core.api import DataError
 from vime_core.config import placeholders
-from vime_core.data import BadRows, LengthLimits, Row, RowSchema, build_prompts, load_tokenizer, read_rows
+from vime_core.data import BadRows, LengthLimits, PromptBuilder, Row, RowSchema, load_tokenizer, read_rows
 
 if TYPE_CHECKING:
     from vime_core.config import Config
@@ -73,4 +73,5 @@ def _check_lengths(config: Config, schema: RowSchema, long: list[tuple[int, Row]
     if folder is None or placeholders(folder):
         return
     chosen = sorted(range(len(long)), key=lambda i: -long[i][0])[:_LONGEST]
-    build_prompts([long[i][1] for i in sorted(chosen)], schema, load_tokenizer(folder), LengthLimits.of(config), bad)
+    builder = PromptBuilder(schema, load_tokenizer(folder), LengthLimits.of(config), bad)
+    builder.build(long[i][1] for i in sorted(chosen))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.api import TargetMissed, VimeError
 from vime_core.config import parse, to_toml
-from vime_core.observe import PhaseClock, Recorder, Summary, Target, dumps, render, summarize
+from vime_core.observe import PhaseClock, Recorder, Summary, Target, dumps, render
 from vime_core.pipeline.run_stack import stack
 from vime_core.pipeline.synchronous import Loop
 from vime_core.runtime import Interrupted
@@ -95,15 +95,9 @@ class StageRun:
         text = self.config.run.target
         target = None
         if text is not None:
-            wish = parse(text)
-            measured = wish.metric in recorder.tally.last
-            target = Target(wish.metric, text, wish.holds(recorder.tally.last) if measured else None)
-        return summarize(
-            recorder.tally,
-            name=self.name,
-            outcome=outcome,
-            folder=self.folder.path,
-            target=target,
-            wall=clock.wall,
-            phases=clock.totals,
+            condition = parse(text)
+            measured = condition.metric in recorder.tally.last
+            target = Target(condition.metric, text, condition.holds(recorder.tally.last) if measured else None)
+        return Summary(
+            self.name, outcome, self.folder.path, recorder.tally, target=target, wall=clock.wall, phases=clock.totals
         )

@@ -98,8 +98,8 @@ class Loop:
         """Whether ``stop_when`` holds; not before its metric has been measured."""
         if self.config.run.stop_when is None:
             return False
-        wish = parse(self.config.run.stop_when)
-        return wish.metric in self.recorder.tally.last and wish.holds(self.recorder.tally.last)
+        condition = parse(self.config.run.stop_when)
+        return condition.metric in self.recorder.tally.last and condition.holds(self.recorder.tally.last)
 
 
 def _due(step: int, interval: int | None) -> bool:

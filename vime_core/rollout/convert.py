@@ -1,4 +1,4 @@
-"""Groups -> the typed batch of the step, in one pass over flat lists."""
+"""Groups -> the typed batch of the step, in one pass over flat lists; and -> records for the run folder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from vime_core.api import EngineError, Group, Sample, Score, Status, TokenStream
+from vime_core.api import (
+    ROUTING,
+    TEACHER_LOGP,
+    TOP_IDS,
+    TOP_LOGP,
+    EngineError,
+    Group,
+    RolloutGenerator,
+    Sample,
+    Score,
+    Status,
+    TokenStream,
+)
 from vime_core.batch import Axis, StepBatch
+from vime_core.config import Config
+from vime_core.data import nan_to_null, sample_to_json
+from vime_core.rollout.driver import Collected
+
+#: keys that every record has, whether the sample has such a stream or not
+_ALWAYS: dict[str, Any] = {ROUTING.name: None, "top": None, TEACHER_LOGP.name: []}
 
 
 def to_batch(groups: Sequence[Group], *, rewarded: bool = True, streams: Sequence[TokenStream] = ()) -> StepBatch:
@@ -43,6 +61,19 @@ def to_batch(groups: Sequence[Group], *, rewarded: bool = True, streams: Sequenc
         truncated=np.array([s.status is Status.TRUNCATED for s in samples], dtype=bool),
         extra={stream.name: stream_column(stream, samples) for stream in streams},
     )
+
+
+def streams_of(config: Config, generator: type[RolloutGenerator]) -> tuple[TokenStream, ...]:
+    """The streams that samples of a run carry: the core's where a flag asks for them, and those of the rollout itself.
+    Each becomes a column of the step batch."""
+    wanted = {
+        TEACHER_LOGP: bool(config.teacher_engine),
+        ROUTING: config.train.use_rollout_routing_replay,
+        TOP_IDS: config.algorithm.use_score_centering,
+        TOP_LOGP: config.algorithm.use_score_centering,
+    }
+    asked = [stream for stream, is_wanted in wanted.items() if is_wanted]
+    return tuple(dict.fromkeys([*asked, *generator.streams]))
 
 
 def stream_column(stream: TokenStream, samples: Sequence[Sample]) -> tuple[Axis, np.ndarray]:
@@ -96,3 +127,23 @@ def _value(sample: Sample) -> float:
     if not isinstance(sample.reward, Score):
         raise ValueError(f"{sample.name} has no score: {sample.reward}")
     return sample.reward.value
+
+
+def records(collected: Collected) -> list[dict[str, Any]]:
+    """Samples as they are kept in the run folder: JSON values, one a sample, those trained on, then those of dropped
+    groups. Of the streams those with one number a token are kept; routed experts and tables of likeliest tokens are
+    many times the rest, and nobody reads them."""
+    fates = [(group, "trained", "") for group in collected.groups]
+    fates += [(dropped.group, dropped.outcome.value, dropped.reason) for dropped in collected.dropped]
+    return [
+        {"step": collected.step, "outcome": outcome, "reason": reason} | _record(sample)
+        for group, outcome, reason in fates
+        for sample in group.samples
+    ]
+
+
+def _record(sample: Sample) -> dict[str, Any]:
+    record = sample_to_json(sample) | _ALWAYS
+    del record["streams"]
+    scalars = {s.name: nan_to_null(rows.tolist()) for s, rows in sample.streams.items() if not s.dims}
+    return record | scalars

@@ -10,7 +10,7 @@ from math import comb
 
 from vime_core.api import ConfigError, Group, RewardError, Score
 from vime_core.config import Config
-from vime_core.data import BadRows, Entry, LengthLimits, PromptDataset, RowSchema, Tokenizer, make_samples
+from vime_core.data import Entry, PromptBuilder, PromptDataset, RowSchema, Tokenizer, make_samples
 from vime_core.rollout.driver import first_reasons
 from vime_core.rollout.filters import reward_values
 from vime_core.rollout.group_runner import GroupRunner, InFlightGroup
@@ -29,10 +29,8 @@ def open_eval_sets(config: Config, tokenizer: Tokenizer) -> list[PromptDataset]:
     if len(words) % 2 or len(set(names)) != len(names):
         raise ConfigError(f"--eval-prompt-data takes pairs of a name and a path, each name once; got {' '.join(words)}")
     schema = RowSchema.of_evaluation(config)
-    return [
-        PromptDataset.read(name, [path], schema, tokenizer, LengthLimits.of(config), BadRows(config.data.on_bad_row))
-        for name, path in zip(names, words[1::2])
-    ]
+    # each set counts its own bad rows
+    return [PromptBuilder.of(config, schema, tokenizer).read(name, [path]) for name, path in zip(names, words[1::2])]
 
 
 @dataclass
@@ -40,12 +38,12 @@ class Evaluation:
     """Runs the sets. Ids of its groups and rollouts are its own; they never meet those of the training stream.
 
     Attributes:
-        failure_ratio: a larger share of groups without a result ends the run.
+        failure_ratio: a larger part of groups without a result ends the run.
         in_flight: groups at a time.
     """
 
     sets: Sequence[PromptDataset]
-    player: GroupRunner
+    runner: GroupRunner
     n_samples: int
     failure_ratio: float
     in_flight: int
@@ -56,33 +54,33 @@ class Evaluation:
         """
         figures: dict[str, float] = {}
         for dataset in self.sets:
-            figures |= self._figures(dataset, await self._play(dataset))
+            figures |= self._figures(dataset, await self._sample(dataset))
         return figures
 
-    async def _play(self, dataset: PromptDataset) -> list[InFlightGroup]:
-        flights = [
+    async def _sample(self, dataset: PromptDataset) -> list[InFlightGroup]:
+        groups = [
             InFlightGroup(Group(row, make_samples(dataset, Entry(row, row, row, row * self.n_samples), self.n_samples)))
             for row in range(len(dataset))
         ]
-        waiting = iter(flights)
+        waiting = iter(groups)
 
-        async def lane() -> None:
-            for flight in waiting:
-                flight.enter("generation")
-                await self.player.play(flight)
+        async def work() -> None:
+            for in_flight in waiting:
+                in_flight.enter("generation")
+                await self.runner.run(in_flight)
 
-        async with asyncio.TaskGroup() as lanes:
-            for _ in range(min(self.in_flight, len(flights))):
-                lanes.create_task(lane())
-        return flights
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(self.in_flight, len(groups))):
+                workers.create_task(work())
+        return groups
 
-    def _figures(self, dataset: PromptDataset, flights: Sequence[InFlightGroup]) -> dict[str, float]:
+    def _figures(self, dataset: PromptDataset, groups: Sequence[InFlightGroup]) -> dict[str, float]:
         name = f"eval/{dataset.name}"
-        good = [flight.group for flight in flights if not _trouble(flight)]
-        bad = Counter(trouble for flight in flights if (trouble := _trouble(flight)))
-        if bad.total() > self.failure_ratio * len(flights):
+        good = [in_flight.group for in_flight in groups if not _failure(in_flight)]
+        bad = Counter(reason for in_flight in groups if (reason := _failure(in_flight)))
+        if bad.total() > self.failure_ratio * len(groups):
             raise RewardError(
-                f"{name}: {bad.total()} of {len(flights)} prompts have no result "
+                f"{name}: {bad.total()} of {len(groups)} prompts have no result "
                 f"(--rollout-max-failure-ratio {self.failure_ratio:g}): {first_reasons(bad)}"
             )
         samples = [sample for group in good for sample in group.samples]
@@ -94,8 +92,8 @@ class Evaluation:
         return figures | pass_at_k(good, name)
 
 
-def _trouble(flight: InFlightGroup) -> str:
-    return flight.error or ("" if flight.group.finished else "aborted") or flight.unscored
+def _failure(in_flight: InFlightGroup) -> str:
+    return in_flight.error or ("" if in_flight.group.finished else "aborted") or in_flight.unscored
 
 
 def pass_at_k(groups: Sequence[Group], name: str) -> dict[str, float]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from vime_core.api import (
     EngineError,
@@ -17,10 +18,20 @@ from vime_core.api import (
     SamplingParams,
     Status,
 )
-from vime_core.rollout.context import RolloutContext
-from vime_core.rollout.sampling import sample_seed
+from vime_core.config import Config
+from vime_core.data import LengthLimits, Tokenizer
 
 _STATUS = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
+
+
+@dataclass(frozen=True)
+class RolloutContext:
+    """What a generator may know when it is made: a class that is registered as a rollout is called with this one object
+    (or with nothing, where its constructor takes nothing)."""
+
+    config: Config
+    tokenizer: Tokenizer
+    limits: LengthLimits
 
 
 class Generate(RolloutGenerator):
@@ -74,3 +85,8 @@ def _receive(sample: Sample, reply: GenerateReply, text: str) -> None:
     except ValueError as error:
         raise EngineError(f"the engine's reply cannot be used: {error}") from error
     sample.response, sample.status = text, status
+
+
+def sample_seed(rollout_seed: int, rollout: int) -> int:
+    """31 bits that depend on nothing but the run's seed and the id of the rollout."""
+    return int.from_bytes(hashlib.blake2b(f"{rollout_seed}/{rollout}".encode(), digest_size=4).digest()) >> 1

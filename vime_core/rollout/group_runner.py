@@ -1,4 +1,7 @@
-"""One group from pending to scored. Whatever a generator or an engine does wrong stays inside the group."""
+"""One group from pending to scored, and the gate before the engines.
+
+Whatever a generator or an engine does wrong stays inside the group.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from dataclasses import dataclass, field
 from vime_core.api import (
     DeadlineError,
     EngineError,
+    GenerateReply,
+    GenerateRequest,
     GenerationClient,
     Group,
     RolloutGenerator,
@@ -18,9 +23,49 @@ from vime_core.api import (
     Status,
     Unscored,
 )
-from vime_core.rollout.error_source import describe
-from vime_core.rollout.scoring import Scorer
+from vime_core.rollout.scoring import Scorer, describe
 from vime_core.rollout.teacher import TeacherScorer
+
+
+class Gate(GenerationClient):
+    """The engines' client as generators see it. It may be there before its engines are (data is read and checked while
+    they come up), and while it is shut nothing new reaches them: a generator that has several turns gets aborted
+    replies at once instead of starting another one behind an abort.
+
+    Attributes:
+        in_flight: requests that run now, so that "nothing is running" can be checked.
+    """
+
+    def __init__(self, client: GenerationClient | None = None) -> None:
+        self._client = client
+        self._shut = False
+        self.in_flight = 0
+
+    def attach(self, client: GenerationClient) -> None:
+        self._client = client
+
+    def open(self) -> None:
+        self._shut = False
+
+    async def generate(self, request: GenerateRequest) -> list[GenerateReply]:
+        if self._shut:
+            return [GenerateReply(id, [], [], [], "abort") for id in request.ids]
+        if self._client is None:
+            raise EngineError("a generation was asked for, but the run has no engines, or they are not up yet")
+        self.in_flight += 1
+        try:
+            return await self._client.generate(request)
+        finally:
+            self.in_flight -= 1
+
+    async def abort(self) -> None:
+        self._shut = True
+        if self._client is not None and self.in_flight:
+            await self._client.abort()
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
 
 
 @dataclass
@@ -45,73 +90,70 @@ class InFlightGroup:
         return f"group {self.group.id} in {self.phase} for {time.monotonic() - self.since:.0f} s"
 
 
+@dataclass(frozen=True)
 class GroupRunner:
     """Generates and scores groups.
 
-    Args:
+    Attributes:
+        gate: the client of the engines.
         scorer: None where there is no reward.
         timeout: seconds for the generation of one group.
         teacher: asked for its log-probs of what was generated; None without distillation.
     """
 
-    def __init__(
-        self,
-        generator: RolloutGenerator,
-        client: GenerationClient,
-        params: SamplingParams,
-        scorer: Scorer | None,
-        timeout: float,
-        teacher: TeacherScorer | None = None,
-    ) -> None:
-        self._generator, self._client, self._params = generator, client, params
-        self._scorer, self._timeout, self._teacher = scorer, timeout, teacher
+    generator: RolloutGenerator
+    gate: Gate
+    params: SamplingParams
+    scorer: Scorer | None
+    timeout: float
+    teacher: TeacherScorer | None = None
 
-    async def play(self, flight: InFlightGroup) -> None:
+    async def run(self, in_flight: InFlightGroup) -> None:
         """Bring a group as far as it goes: finished and scored, aborted, or with an error. Raises if cancelled only."""
         try:
-            if not flight.group.finished:  # else it was finished in an earlier step and kept
-                await self._generate(flight)
-            if flight.group.finished and not flight.error:
-                await self._judge(flight)
+            if not in_flight.group.finished:  # else it was finished in an earlier step and kept
+                await self._generate(in_flight)
+            if in_flight.group.finished and not in_flight.error:
+                await self._score(in_flight)
         except DeadlineError as error:
-            flight.error, flight.may_retry = f"DeadlineError: {error}", False
+            in_flight.error, in_flight.may_retry = f"DeadlineError: {error}", False
         except Exception as error:
-            flight.error = describe(error)
+            in_flight.error = describe(error)
 
-    async def _judge(self, flight: InFlightGroup) -> None:
+    async def _score(self, in_flight: InFlightGroup) -> None:
         """Reward, then teacher: a group without a score is not worth the teacher's time."""
-        if self._scorer is not None:
-            flight.enter("reward")
-            if any(sample.reward is None for sample in flight.group.samples):
-                await self._scorer.score(flight.group.samples)
-        if self._teacher is not None and not flight.unscored:
-            flight.enter("teacher")
+        if self.scorer is not None:
+            in_flight.enter("reward")
+            if any(sample.reward is None for sample in in_flight.group.samples):
+                await self.scorer.score(in_flight.group.samples)
+        if self.teacher is not None and not in_flight.unscored:
+            in_flight.enter("teacher")
             try:
-                await self._teacher.score(flight.group.samples)
+                await self.teacher.score(in_flight.group.samples)
             except EngineError as error:
-                flight.error = f"teacher: {error}"
+                in_flight.error = f"teacher: {error}"
 
-    async def _generate(self, flight: InFlightGroup) -> None:
-        group = flight.group
+    async def _generate(self, in_flight: InFlightGroup) -> None:
+        group = in_flight.group
         try:
-            async with asyncio.timeout(self._timeout) as deadline:
-                samples = await self._generator.generate(group.samples, self._client, self._params)
+            async with asyncio.timeout(self.timeout) as deadline:
+                samples = await self.generator.generate(group.samples, self.gate, self.params)
         except TimeoutError as error:
             if not deadline.expired():
                 raise
             raise DeadlineError(
-                f"generation of group {group.id} took more than {self._timeout:g} s (--generate-timeout-secs)"
+                f"generation of group {group.id} took more than {self.timeout:g} s (--generate-timeout-secs)"
             ) from error
-        flight.error = complaint(group, samples)
-        if not flight.error:
-            flight.group = Group(group.id, list(samples))
+        in_flight.error = group_violation(group, samples)
+        if not in_flight.error:
+            in_flight.group = Group(group.id, list(samples))
 
 
-def complaint(asked: Group, returned: Sequence[Sample]) -> str:
+def group_violation(asked: Group, returned: Sequence[Sample]) -> str:
     """What is wrong with the samples that a generator returned for a group, or ""."""
-    strangers = [s.name for s in returned if s.group != asked.id]
-    if strangers:
-        return f"samples of other groups: the generator returned {', '.join(strangers[:3])} for group {asked.id}"
+    foreign = [s.name for s in returned if s.group != asked.id]
+    if foreign:
+        return f"samples of other groups: the generator returned {', '.join(foreign[:3])} for group {asked.id}"
     wanted, got = {s.rollout for s in asked.samples}, {s.rollout for s in returned}
     if wanted != got:
         return (

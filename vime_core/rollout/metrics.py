@@ -9,7 +9,7 @@ from math import isfinite
 from statistics import median
 
 from vime_core.api import Group, Sample, Score, Status
-from vime_core.data import Outcome
+from vime_core.data import GroupOutcome
 from vime_core.rollout.driver import Collected
 from vime_core.rollout.filters import TOLERANCE, reward_values, spread
 
@@ -95,7 +95,7 @@ def _zero_std(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _drops(collected: Collected) -> dict[str, float]:
-    reasons = collected.reasons(Outcome.FILTERED)
+    reasons = collected.reasons(GroupOutcome.FILTERED)
     return {f"rollout/dynamic_filter/drop_{reason.replace('/', '_')}": float(n) for reason, n in reasons.items()}
 
 

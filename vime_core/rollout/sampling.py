@@ -1,8 +1,6 @@
-"""Sampling parameters from the configuration, and one seed a sample where a run must repeat."""
+"""Sampling parameters from the configuration."""
 
 from __future__ import annotations
-
-import hashlib
 
 from vime_core.api import ConfigError, SamplingParams
 from vime_core.config import Config
@@ -43,8 +41,3 @@ def _longest(given: int | None, config: Config, flag: str) -> int:
     if longest is None:
         raise ConfigError(f"how long may a response be? {flag} is not set and the model's context is not known")
     return longest
-
-
-def sample_seed(rollout_seed: int, rollout: int) -> int:
-    """31 bits that depend on nothing but the run's seed and the id of the try."""
-    return int.from_bytes(hashlib.blake2b(f"{rollout_seed}/{rollout}".encode(), digest_size=4).digest()) >> 1

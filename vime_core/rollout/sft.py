@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vime_core.api import GenerationClient, RolloutGenerator, Sample, SamplingParams, Status
 from vime_core.data import ChatTemplate, supervised_target
-from vime_core.rollout.context import RolloutContext
+from vime_core.rollout.generate import RolloutContext
 
 
 class SftRollout(RolloutGenerator):

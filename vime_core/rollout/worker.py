@@ -10,8 +10,6 @@ from typing import Any
 from vime_core.api import (
     CheckpointError,
     ConfigError,
-    GenerateReply,
-    GenerateRequest,
     GenerationClient,
     RolloutGenerator,
     SamplingParams,
@@ -20,18 +18,14 @@ from vime_core.batch import StepBatch
 from vime_core.config import Config
 from vime_core.data import DataBuffer, Ledger, LengthLimits, PromptDataset, load_tokenizer
 from vime_core.plugin import Plugins
-from vime_core.rollout.context import RolloutContext
-from vime_core.rollout.convert import to_batch
+from vime_core.rollout.convert import records, streams_of, to_batch
 from vime_core.rollout.driver import Bounds, RolloutDriver
-from vime_core.rollout.dump import dump
 from vime_core.rollout.evaluation import Evaluation, open_eval_sets
-from vime_core.rollout.gate import Gate
-from vime_core.rollout.generate import Generate
-from vime_core.rollout.group_runner import GroupRunner
+from vime_core.rollout.generate import Generate, RolloutContext
+from vime_core.rollout.group_runner import Gate, GroupRunner
 from vime_core.rollout.metrics import step_metrics
 from vime_core.rollout.sampling import eval_params, train_params
 from vime_core.rollout.scoring import Scorer
-from vime_core.rollout.streams import streams_of
 from vime_core.rollout.teacher import TeacherScorer
 
 
@@ -44,35 +38,23 @@ class RolloutResult:
     samples: list[dict[str, Any]]
 
 
-class NoEngines(GenerationClient):
-    """Stands in for the client of a run that generates nothing."""
-
-    async def generate(self, request: GenerateRequest) -> list[GenerateReply]:
-        raise ConfigError("something asked for a generation, but the run has no engines")
-
-    async def abort(self) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
-
-
 class RolloutWorker:
     """Built once a run; everything that can be wrong with data, reward or filter is said here.
 
     Args:
-        client: of the engines; None where ``config.needs_engines`` is false.
+        client: of the engines; None where they are attached to ``gate`` later, or where the run has none.
 
     Attributes:
+        gate: of the engines' client.
         teacher: to be attached to the teacher engine before a rollout; None where the run has none.
 
     Raises:
         DataError, RewardError, ConfigError, PluginError: before anything is sampled.
     """
 
-    def __init__(self, config: Config, plugins: Plugins, client: GenerationClient | None) -> None:
+    def __init__(self, config: Config, plugins: Plugins, client: GenerationClient | None = None) -> None:
         self._config, self._plugins = config, plugins
-        self._client = client or NoEngines()
+        self.gate = Gate(client)
         self._tokenizer = load_tokenizer(config.model.hf_checkpoint)
         context = RolloutContext(config, self._tokenizer, LengthLimits.of(config))
         self._generator = make_generator(plugins.rollouts.resolve(config.rollout.rollout_function), context)
@@ -98,10 +80,11 @@ class RolloutWorker:
         metrics = step_metrics(collected) | self.ledger.metrics()
         if self.teacher is not None:
             metrics["perf/teacher_time"] = self.teacher.take_seconds()
-        return RolloutResult(batch, metrics, dump(collected) if self._config.observe.save_samples else [])
+        return RolloutResult(batch, metrics, records(collected) if self._config.observe.save_samples else [])
 
     async def evaluate(self, step: int) -> dict[str, float]:
         """Metrics of all evaluation sets; empty without any."""
+        self.gate.open()
         return {} if self._evaluation is None else await self._evaluation.run()
 
     def state(self) -> dict[str, Any]:
@@ -122,7 +105,7 @@ class RolloutWorker:
     async def close(self) -> None:
         for scorer in self._scorers.values():
             scorer.close()
-        await self._client.close()
+        await self.gate.close()
 
     # parts ---------------------------------------------------------------------------------------------------
     @property
@@ -151,14 +134,13 @@ class RolloutWorker:
 
     def _make_driver(self, plugins: Plugins) -> RolloutDriver:
         config, rollout = self._config, self._config.rollout
-        gate = Gate(self._client)
         supervised = self._generator.supervised
         scorer = self._scorer(plugins, rollout.reward) if self._rewarded else None
         path = rollout.dynamic_sampling_filter_path
         keep = None if path is None or supervised else plugins.filters.resolve(path)
         params = SamplingParams(max_tokens=0) if supervised else train_params(config)
-        player = GroupRunner(self._generator, gate, params, scorer, rollout.generate_timeout_secs, self.teacher)
-        return RolloutDriver(self._data, self.ledger, player, gate, Bounds.of(config), keep)
+        runner = GroupRunner(self._generator, self.gate, params, scorer, rollout.generate_timeout_secs, self.teacher)
+        return RolloutDriver(self._data, self.ledger, runner, Bounds.of(config), keep)
 
     def _make_evaluation(self, plugins: Plugins, context: RolloutContext) -> Evaluation | None:
         config = self._config
@@ -167,11 +149,11 @@ class RolloutWorker:
         # Supervised data has no answers to sample: its evaluation asks the engines as plainly as can be.
         generator = Generate(context) if self._generator.supervised else self._generator
         scorer = self._scorer(plugins, config.eval.eval_reward or config.rollout.reward)
-        player = GroupRunner(generator, self._client, eval_params(config), scorer, config.rollout.generate_timeout_secs)
+        runner = GroupRunner(generator, self.gate, eval_params(config), scorer, config.rollout.generate_timeout_secs)
         in_flight = config.engine.vllm_server_concurrency * max(1, config.num_engines)
         return Evaluation(
             open_eval_sets(config, self._tokenizer),
-            player,
+            runner,
             config.eval.n_samples_per_eval_prompt,
             config.rollout.rollout_max_failure_ratio,
             max(1, in_flight // config.eval.n_samples_per_eval_prompt),

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vime_core.observe import CATALOG, Metric
+from vime_core.observe import Metric, metric_groups
 
 _HEAD = """\
 # Metrics
 
-<!-- Written by `python -m vime_cli.documents.metrics`; edit vime_core/observe/names/ instead. -->
+<!-- Written by `python -m vime_cli.documents.metrics`; edit vime_core/observe/metrics.toml instead. -->
 
 Each run writes these to `metrics.jsonl` in its run folder (one JSON object a line, with the `step`) and to TensorBoard.
 In a name, `<part>` stands for one part that data, recipe or plugin choose. `nat` is the unit of natural-log
@@ -27,7 +27,7 @@ with the step's own loss weights, which the aggregation gives.
 
 def render() -> str:
     """The whole page."""
-    return "\n".join([_HEAD, *(_section(heading, group) for heading, group in CATALOG)])
+    return "\n".join([_HEAD, *(_section(heading, group) for heading, group in metric_groups().items())])
 
 
 def _section(heading: str, group: Sequence[Metric]) -> str:

@@ -201,9 +201,9 @@ class RolloutSuite(Suite):
         return asyncio.run(asyncio.wait_for(work, self.deadline))
 
     def _well(self, group: Group, samples: Sequence[Sample]) -> None:
-        from vime_core.rollout import complaint
+        from vime_core.rollout import group_violation
 
-        wrong = complaint(group, samples)
+        wrong = group_violation(group, samples)
         must(not wrong, wrong)
         for sample in samples:
             must(sample.response_tokens, f"{sample.name} came back without a response")

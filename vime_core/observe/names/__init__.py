@@ -1,1 +1,0 @@
-"""The metrics that vime logs, by room. ``vime_core.observe.catalog`` joins them."""
