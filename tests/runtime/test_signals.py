@@ -39,16 +39,6 @@ def test_nothing_is_cut_in_two_between_safe_points():
     assert written == "checkpoint"
 
 
-def test_a_wait_elsewhere_is_woken_once_or_at_once_when_late():
-    with Interrupts(**QUIET) as stop:
-        woken = []
-        with stop.waking(lambda: woken.append("early")):
-            send()
-            assert woken == ["early"]
-        with stop.waking(lambda: woken.append("late")):
-            assert woken == ["early", "late"]
-
-
 def test_signals_in_quick_succession_are_one():
     with Interrupts(grace=3600, **QUIET) as stop:
         send(signal.SIGINT)

@@ -18,7 +18,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -48,7 +48,6 @@ class Interrupts:
         self._old: dict[int, Any] = {}
         self._signum: int | None = None
         self._at = 0.0
-        self._wake: list[Callable[[], object]] = []
 
     def __enter__(self) -> Interrupts:
         self._old = {signum: signal.getsignal(signum) for signum in _SIGNALS}
@@ -78,19 +77,6 @@ class Interrupts:
         if self._signum is not None:
             raise Interrupted(self._signum)
 
-    @contextlib.contextmanager
-    def waking(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Inside, a stop calls ``wake`` once, from the handler: for a wait that cannot poll, e.g. ``lambda:
-        loop.call_soon_threadsafe(task.cancel)``. A stop that was asked for before calls it at once. It must not block.
-        """
-        self._wake.append(wake)
-        try:
-            if self.requested:
-                wake()
-            yield
-        finally:
-            self._wake.remove(wake)
-
     def _take(self) -> None:
         for signum in _SIGNALS:
             if self._old and signal.getsignal(signum) != self._handle:
@@ -105,8 +91,6 @@ class Interrupts:
     def _first(self, signum: int) -> None:
         self._signum, self._at = signum, time.monotonic()
         self._announce(f"{signal.Signals(signum).name}: stopping; once more to exit at once")
-        for wake in list(self._wake):
-            wake()
 
     def _second(self, signum: int) -> NoReturn:
         try:
