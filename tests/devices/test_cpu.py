@@ -29,8 +29,6 @@ def test_answers_what_every_device_must() -> None:
     assert figures.peak > 0
     for call in (device.synchronize, device.empty_cache, lambda: device.set_device(0)):
         call()
-    with device.stream():
-        pass
 
 
 def test_room_between_tensors_goes_back_to_the_machine() -> None:

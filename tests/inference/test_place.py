@@ -10,20 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from vime_core.api.errors import ConfigError
+from vime_core.api import ConfigError, VisibleDevices
 from vime_core.devices.cpu import CpuBackend
 from vime_core.inference.node_placement import NodePlacement, shared_placement
 
 #: run in a process of its own: trainer ranks that take every device, and engines beside them that say what they see
 DRIVER = """
 import json, os, sys, ray
+from vime_core.api import VisibleDevices
 from vime_core.devices.cpu import CpuBackend
 from vime_core.inference.node_placement import NodePlacement, shared_placement
 
 resource, variable, size = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
 
 class Device(CpuBackend):
-    visible_devices_variable = variable
+    visible_devices = VisibleDevices(variable) if variable else None
 
     def ray_options(self, devices):
         if resource == "GPU":
@@ -90,7 +91,7 @@ def test_an_engine_sees_the_devices_of_its_ranks(tmp_path: Path, resource: str, 
 
 
 class Listed(CpuBackend):
-    visible_devices_variable = "SEEN"
+    visible_devices = VisibleDevices("SEEN")
 
 
 def test_devices_are_told_by_number() -> None:

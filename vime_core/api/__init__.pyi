@@ -40,6 +40,9 @@ from .streams import TOP_IDS as TOP_IDS
 from .streams import TOP_LOGP as TOP_LOGP
 from .streams import TokenStream as TokenStream
 from .streams import check_pairs as check_pairs
+from .visible_devices import VisibleDevices as VisibleDevices
+from .visible_devices import assigned_devices as assigned_devices
+from .visible_devices import by_number as by_number
 from .weight_sync import EngineProof as EngineProof
 from .weight_sync import Receipt as Receipt
 from .weight_sync import Topology as Topology

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 if TYPE_CHECKING:
     import torch
 
+    from vime_core.api.visible_devices import VisibleDevices
     from vime_core.config import Config
 
 
@@ -54,8 +54,8 @@ class DeviceBackend(abc.ABC):
     device_type: ClassVar[str]
     #: torch.distributed backend name, "gloo" for one
     collective: ClassVar[str]
-    #: environment variable that narrows the visible devices, or None where there is none
-    visible_devices_variable: ClassVar[str | None] = None
+    #: the variable that narrows the visible devices, or None where there is none
+    visible_devices: ClassVar[VisibleDevices | None] = None
     #: sleep/wake of the engine really frees memory
     supports_sleep: ClassVar[bool] = False
     #: trainer and engines may share a device
@@ -108,10 +108,6 @@ class DeviceBackend(abc.ABC):
 
     @abc.abstractmethod
     def empty_cache(self) -> None: ...
-
-    def stream(self) -> contextlib.AbstractContextManager[Any]:
-        """A side stream to work on; a null context where the device has none."""
-        return contextlib.nullcontext()
 
     # adaptation of the two stacks ----------------------------------------------------------------------------
     @abc.abstractmethod

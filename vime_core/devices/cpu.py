@@ -6,7 +6,6 @@ cores with a pool each slow one another down by an order of magnitude.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -72,9 +71,6 @@ class CpuBackend(TorchDevice):
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
-
-    def stream(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
 
     # adaptation of the two stacks ----------------------------------------------------------------------------
     def adapt_megatron(self) -> Sequence[str]:

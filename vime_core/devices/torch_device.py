@@ -1,20 +1,19 @@
 """A torch device as three values: its type, its torch module and its collective backend.
 
 Everything that ``torch.cpu`` and its sisters spell alike is answered here once; what a module lacks
-falls back to torch's own (random numbers of the CPU) or to nothing (caches, streams). A device is a subclass that sets
+falls back to torch's own (random numbers of the CPU) or to nothing (caches). A device is a subclass that sets
 the class attributes and overrides what is really its own: placement, memory figures, engine arguments.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vime_core.api import DeviceBackend, MemoryFigures
+from vime_core.api import DeviceBackend, MemoryFigures, assigned_devices
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +24,8 @@ class TorchDevice(DeviceBackend):
 
     #: where the device's functions live, e.g. "torch.cpu"; imported on first use
     module_name: ClassVar[str]
+    #: Ray's name of the resource, where Ray gives workers devices of their own
+    resource: ClassVar[str | None] = None
     #: package to import before ``module_name`` exists (an out-of-tree torch extension), or None
     extension: ClassVar[str | None] = None
     #: megatron-core is written for this device: of it only names are mended that a missing optional package would bind
@@ -44,10 +45,13 @@ class TorchDevice(DeviceBackend):
         return int(self.module.device_count())
 
     def local_index(self, rank_on_node: int) -> int:
-        """The rank's place among the visible devices; a process that sees one device uses that one."""
-        name = self.visible_devices_variable
-        visible = [one for one in os.environ.get(name, "").split(",") if one] if name else []
-        return rank_on_node % len(visible) if visible else rank_on_node
+        """The place of the device that Ray gave this worker; where Ray gave none, the rank's place in the list."""
+        visible = self.visible_devices
+        if visible is None:
+            return rank_on_node
+        assigned = assigned_devices(self.resource) if self.resource else []
+        seen = visible.seen(os.environ)
+        return visible.index_of(assigned[0], seen) if assigned else visible.index_of_rank(rank_on_node, seen)
 
     # the torch device ----------------------------------------------------------------------------------------
     def torch_device(self, index: int = 0) -> torch.device:
@@ -78,10 +82,6 @@ class TorchDevice(DeviceBackend):
     def empty_cache(self) -> None:
         if hasattr(self.module, "empty_cache"):
             self.module.empty_cache()
-
-    def stream(self) -> contextlib.AbstractContextManager[Any]:
-        context: contextlib.AbstractContextManager[Any] = self.module.stream(self.module.Stream())
-        return context
 
     # adaptation of the two stacks ----------------------------------------------------------------------------
     def adapt_megatron(self) -> Sequence[str]:

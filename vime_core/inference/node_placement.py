@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api import ConfigError
+from vime_core.api import ConfigError, by_number
 
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
@@ -43,13 +43,11 @@ class NodePlacement:
         }
 
     def environment(self, device: DeviceBackend) -> Mapping[str, str]:
-        """The devices, by number: as text, "10" would stand before "2". Ray must not empty the list because it reserved
-        nothing."""
-        if not self.devices or device.visible_devices_variable is None:
+        """The devices, by number. Ray must not empty the list because it reserved nothing."""
+        if not self.devices or device.visible_devices is None:
             return {}
-        ordered = sorted(self.devices, key=lambda one: (len(one), one))
         return {
-            device.visible_devices_variable: ",".join(ordered),
+            device.visible_devices.variable: by_number(self.devices),
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         }
 

@@ -12,7 +12,8 @@ import pytest
 #: run in a process of its own: a driver, and actors that say what they see
 DRIVER = """
 import json, os, ray
-from vime_ascend.backend import AscendBackend, assigned_devices
+from vime_ascend.backend import AscendBackend
+from vime_core.api import assigned_devices
 from vime_ascend.process import started
 
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
@@ -23,7 +24,7 @@ device = AscendBackend()
 class Seen:
     def look(self, role):
         started(role)
-        return dict(ids=assigned_devices(), list=os.environ.get("ASCEND_RT_VISIBLE_DEVICES"),
+        return dict(ids=[int(one) for one in assigned_devices('NPU')], list=os.environ.get("ASCEND_RT_VISIBLE_DEVICES"),
                     index=AscendBackend().local_index(0), load=os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"])
 
 def actor(role, devices):

@@ -1,4 +1,4 @@
-"""Chips, lists of visible devices, port slices and versions."""
+"""Chips, port slices and versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from vime_ascend.chips import chip_named, chip_of
 from vime_ascend.ports import slices
 from vime_ascend.versions import RELEASES, at_least, cann_version, faults, known
-from vime_ascend.visible import index_of, ordered, parse, seen
 
 from vime_core.api.errors import ConfigError
 
@@ -33,26 +32,6 @@ def test_device_names_have_a_generation(device: str, chip: str, devices: int | N
 @pytest.mark.parametrize("name", ["Ascend310P3", "Ascend910A", "NVIDIA H200", ""])
 def test_other_devices_have_none(name: str) -> None:
     assert chip_of(name) is None
-
-
-def test_ids_are_ordered_by_number() -> None:
-    assert ordered(["10", "2", "0"]) == "0,2,10"
-    assert parse("12-15, 3") == [12, 13, 14, 15, 3]
-    assert seen({}) is None
-    assert seen({"ASCEND_RT_VISIBLE_DEVICES": "4,5"}) == [4, 5]
-
-
-def test_an_index_is_a_place_in_the_list_and_not_an_id() -> None:
-    assert index_of(6, [4, 5, 6, 7]) == 2
-    assert index_of(6, None) == 6
-    with pytest.raises(ConfigError, match="device 1 is not among the visible ones: ASCEND_RT_VISIBLE_DEVICES=4,5"):
-        index_of(1, [4, 5])
-
-
-@pytest.mark.parametrize("text", ["0,npu1", "0-", "-1", "0,1,0", "0-3,2"])
-def test_lists_that_are_none(text: str) -> None:
-    with pytest.raises(ConfigError, match="ASCEND_RT_VISIBLE_DEVICES="):
-        parse(text)
 
 
 def test_slices_of_ports_are_disjoint_and_inside() -> None:

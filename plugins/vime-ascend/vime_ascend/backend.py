@@ -15,15 +15,12 @@ from vime_ascend.config import AscendOptions
 from vime_ascend.engine import engine_arguments, knows_rl_config, merged
 from vime_ascend.environment import Situation, variables
 from vime_ascend.probe import device_nodes
-from vime_ascend.visible import VARIABLE, index_of, seen
+from vime_ascend.visible import RESOURCE, VISIBLE
 from vime_core import TorchDevice
 
 if TYPE_CHECKING:
     from vime_core import Config
-    from vime_core.api import DoctorFinding
-
-#: Ray's name of the resource
-RESOURCE = "NPU"
+    from vime_core.api import DoctorFinding, VisibleDevices
 
 
 class AscendBackend(TorchDevice):
@@ -31,7 +28,8 @@ class AscendBackend(TorchDevice):
     collective: ClassVar[str] = "hccl"
     module_name: ClassVar[str] = "torch.npu"
     extension: ClassVar[str | None] = "torch_npu"
-    visible_devices_variable: ClassVar[str | None] = VARIABLE
+    visible_devices: ClassVar[VisibleDevices | None] = VISIBLE
+    resource: ClassVar[str | None] = RESOURCE
     plain_modules: bool = True
     pins_memory: ClassVar[bool] = True
     supports_sleep: ClassVar[bool] = True
@@ -54,18 +52,11 @@ class AscendBackend(TorchDevice):
     # placement -----------------------------------------------------------------------------------------------
     def count(self) -> int:
         """Devices that this process sees; without torch, so that the driver holds no context on them."""
-        visible = seen(os.environ)
+        visible = VISIBLE.seen(os.environ)
         return len(device_nodes()) if visible is None else len(visible)
 
     def ray_options(self, devices: float) -> dict[str, Any]:
         return {"resources": {RESOURCE: devices}, "num_cpus": 0}
-
-    def local_index(self, rank_on_node: int) -> int:
-        """Of the device that Ray gave this worker; by rank where Ray gave none."""
-        visible, assigned = seen(os.environ), assigned_devices()
-        if assigned:
-            return index_of(assigned[0], visible)
-        return super().local_index(rank_on_node)
 
     def environment(self, role: str) -> Mapping[str, str]:
         return variables(role, self.situation)
@@ -102,13 +93,3 @@ def situation_of(config: Config) -> Situation:
         sync_deadline=config.sync.vllm_weight_transfer_timeout_sec,
         options=config.plugins.get("ascend") or AscendOptions(),
     )
-
-
-def assigned_devices() -> list[int]:
-    """Physical ids that Ray reserved for this actor, by number; [] outside of Ray or where it reserved none."""
-    import sys
-
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
-        return []
-    return sorted(int(one) for one in ray.get_runtime_context().get_accelerator_ids().get(RESOURCE, []))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vime_ascend.probe import Sight, look, missing
 from vime_ascend.versions import IPC_CANN, at_least, cann_version, faults, known
-from vime_ascend.visible import VARIABLE, parse
-from vime_core.api import ConfigError, DoctorFinding
+from vime_ascend.visible import VISIBLE
+from vime_core.api import ConfigError, DoctorFinding, by_number
 from vime_core.runtime import ProcessResult, run_python
 
 #: no one has run this on hardware; docs/ascend.md has the list
@@ -74,16 +74,19 @@ def _cann(sight: Sight) -> list[DoctorFinding]:
 
 
 def _visible(environ: Mapping[str, str]) -> list[DoctorFinding]:
-    text = environ.get(VARIABLE, "")
+    text = environ.get(VISIBLE.variable, "")
     if not text:
         return []
     try:
-        ids = parse(text)
+        ids = VISIBLE.parse(text)
     except ConfigError as error:
-        return [DoctorFinding("visible devices", False, str(error), f"unset {VARIABLE}, or name each device once")]
-    in_order = ids == sorted(ids)
-    fix = "" if in_order else f"export {VARIABLE}={','.join(map(str, sorted(ids)))}"
-    return [DoctorFinding("visible devices", in_order, f"{VARIABLE}={text}", fix)]
+        return [
+            DoctorFinding("visible devices", False, str(error), f"unset {VISIBLE.variable}, or name each device once")
+        ]
+    ordered = by_number(ids)
+    in_order = ordered == ",".join(ids)
+    fix = "" if in_order else f"export {VISIBLE.variable}={ordered}"
+    return [DoctorFinding("visible devices", in_order, f"{VISIBLE.variable}={text}", fix)]
 
 
 def _allocator(environ: Mapping[str, str]) -> list[DoctorFinding]:

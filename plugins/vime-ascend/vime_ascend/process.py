@@ -10,7 +10,8 @@ from typing import Any
 
 from vime_ascend.environment import MARK
 from vime_ascend.probe import AUTOLOAD, look
-from vime_ascend.visible import VARIABLE, ordered
+from vime_ascend.visible import RESOURCE, VISIBLE
+from vime_core.api import assigned_devices
 
 
 def started(role: str, environ: MutableMapping[str, str] | None = None) -> None:
@@ -22,7 +23,8 @@ def started(role: str, environ: MutableMapping[str, str] | None = None) -> None:
             environ[AUTOLOAD] = "0"
         return
     if mark["role"] == "engine":
-        _narrow(environ)
+        # by number: vLLM takes the first of the list, whatever Ray reserved
+        VISIBLE.narrow(environ, assigned_devices(RESOURCE))
     if mark["role"] == "trainer" and mark["trainer"] == "mindspeed":
         from vime_ascend.mindspeed import MindSpeed
 
@@ -33,12 +35,3 @@ def handed_down(environ: MutableMapping[str, str]) -> dict[str, Any] | None:
     """What the driver said about this process; None where it is none of a run on NPUs."""
     text = environ.get(MARK)
     return json.loads(text) if text else None
-
-
-def _narrow(environ: MutableMapping[str, str]) -> None:
-    """An engine sees its own devices only, by number: vLLM takes the first of the list, whatever Ray reserved."""
-    from vime_ascend.backend import assigned_devices
-
-    assigned = assigned_devices()
-    if assigned:
-        environ[VARIABLE] = ordered(assigned)

@@ -1,14 +1,12 @@
-"""The environment of each role, lists of visible devices, and what a process does first."""
+"""The environment of each role, and what a process does first."""
 
 from __future__ import annotations
 
 import pytest
 from vime_cuda.config import CudaOptions
 from vime_cuda.environment import Situation, variables
-from vime_cuda.process import narrow, started
-from vime_cuda.visible import index_of, parse, partitions, seen
-
-from vime_core.api.errors import ConfigError
+from vime_cuda.process import started
+from vime_cuda.visible import VISIBLE
 
 ROLES = ("driver", "rollout", "trainer", "engine")
 NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -59,37 +57,11 @@ def test_options_reach_both_sides_and_nothing_is_set_without_them() -> None:
         assert {name: found[name] for name in found.keys() - plain.keys()} == both | more
 
 
-# visible devices ----------------------------------------------------------------------------------------------------
-
-
-def test_lists_hold_numbers_uuids_and_partitions_up_to_their_end() -> None:
-    assert parse("4, 5,GPU-8f1c,MIG-1/0/0") == ["4", "5", "GPU-8f1c", "MIG-1/0/0"]
-    assert parse("1,-1,2") == ["1"]
-    assert (seen({}), seen({"CUDA_VISIBLE_DEVICES": ""})) == (None, [])
-    assert (partitions(["MIG-a", "MIG-b", "0"]), partitions(None)) == (2, 0)
-
-
-@pytest.mark.parametrize("text", ["0,gpu1", "0-3", "0,1,0", "GPU-a,GPU-a"])
-def test_lists_that_are_none(text: str) -> None:
-    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES="):
-        parse(text)
-
-
-def test_an_index_is_a_place_in_the_list_and_not_an_id() -> None:
-    assert index_of("6", ["4", "5", "6", "7"]) == 2
-    assert index_of("GPU-22ab", ["GPU-8f1c", "GPU-22ab"]) == 1
-    assert index_of("6", None) == 6
-    with pytest.raises(ConfigError, match="device 1 is not among the visible ones: CUDA_VISIBLE_DEVICES=4,5"):
-        index_of("1", ["4", "5"])
-    with pytest.raises(ConfigError, match=r"device GPU-a is not among the visible ones: .*\(unset\)"):
-        index_of("GPU-a", None)
-
-
 def test_an_engine_sees_its_own_devices_also_where_ray_does_not_narrow() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
-    narrow(environ, ["6", "7"])
+    VISIBLE.narrow(environ, ["6", "7"])
     assert environ == {"CUDA_VISIBLE_DEVICES": "6,7"}
-    narrow(environ, [])
+    VISIBLE.narrow(environ, [])
     assert environ == {"CUDA_VISIBLE_DEVICES": "6,7"}
 
 

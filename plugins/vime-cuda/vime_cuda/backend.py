@@ -18,19 +18,19 @@ from vime_cuda.engine import engine_arguments
 from vime_cuda.environment import Situation, variables
 from vime_cuda.layers import chosen, require_transformer_engine
 from vime_cuda.probe import device_nodes
-from vime_cuda.process import assigned_devices
-from vime_cuda.visible import VARIABLE, index_of, seen
+from vime_cuda.visible import RESOURCE, VISIBLE
 
 if TYPE_CHECKING:
     from vime_core import Config
-    from vime_core.api import DoctorFinding
+    from vime_core.api import DoctorFinding, VisibleDevices
 
 
 class CudaBackend(TorchDevice):
     device_type: ClassVar[str] = "cuda"
     collective: ClassVar[str] = "nccl"
     module_name: ClassVar[str] = "torch.cuda"
-    visible_devices_variable: ClassVar[str | None] = VARIABLE
+    visible_devices: ClassVar[VisibleDevices | None] = VISIBLE
+    resource: ClassVar[str | None] = RESOURCE
     native: ClassVar[bool] = True
     pins_memory: ClassVar[bool] = True
     supports_sleep: ClassVar[bool] = True
@@ -54,19 +54,12 @@ class CudaBackend(TorchDevice):
     # placement -----------------------------------------------------------------------------------------------
     def count(self) -> int:
         """Devices that this process sees; without torch, so that the driver holds no context on them."""
-        visible = seen(os.environ)
+        visible = VISIBLE.seen(os.environ)
         return len(device_nodes()) if visible is None else len(visible)
 
     def ray_options(self, devices: float) -> dict[str, Any]:
         """Ray finds NVIDIA devices by itself and knows them as GPU; its worker then sees its own ones only."""
         return {"num_gpus": devices, "num_cpus": 0}
-
-    def local_index(self, rank_on_node: int) -> int:
-        """Of the device that Ray gave this worker; by rank where Ray gave none."""
-        assigned = assigned_devices()
-        if assigned:
-            return index_of(assigned[0], seen(os.environ))
-        return super().local_index(rank_on_node)
 
     def environment(self, role: str) -> Mapping[str, str]:
         return variables(role, self.situation)

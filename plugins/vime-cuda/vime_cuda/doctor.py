@@ -9,7 +9,7 @@ from vime_core.api import ConfigError, DoctorFinding
 from vime_cuda.environment import ALLOCATOR
 from vime_cuda.probe import Sight, look, missing
 from vime_cuda.versions import INSTALL_ENGINE, driver_fault, faults
-from vime_cuda.visible import VARIABLE, parse, partitions
+from vime_cuda.visible import VISIBLE, partitions
 
 #: no one has run this on hardware; docs/cuda.md has the list
 UNVERIFIED = "not yet run on a GPU by vime's authors: benchmarks/cuda_check.py is the script that does"
@@ -59,17 +59,19 @@ def _layers(sight: Sight) -> list[DoctorFinding]:
 
 
 def _visible(environ: Mapping[str, str]) -> list[DoctorFinding]:
-    text = environ.get(VARIABLE, "")
+    text = environ.get(VISIBLE.variable, "")
     if not text:
         return []
     try:
-        entries = parse(text)
+        entries = VISIBLE.parse(text)
     except ConfigError as error:
-        return [DoctorFinding("visible devices", False, str(error), f"unset {VARIABLE}, or name each device once")]
+        return [
+            DoctorFinding("visible devices", False, str(error), f"unset {VISIBLE.variable}, or name each device once")
+        ]
     if partitions(entries) > 1:
-        detail = f"{VARIABLE}={text}: a process uses one MIG partition, and NCCL joins none"
+        detail = f"{VISIBLE.variable}={text}: a process uses one MIG partition, and NCCL joins none"
         return [DoctorFinding("visible devices", False, detail, "name whole devices, or one partition and one process")]
-    return [DoctorFinding("visible devices", True, f"{VARIABLE}={text}")]
+    return [DoctorFinding("visible devices", True, f"{VISIBLE.variable}={text}")]
 
 
 def _allocator(environ: Mapping[str, str]) -> list[DoctorFinding]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_ascend.sync.gloo import publisher_of
-from vime_ascend.visible import seen
+from vime_ascend.visible import VISIBLE
 from vime_core.weights import (
     Rendezvous,
     SharedChannel,
@@ -59,7 +59,7 @@ class NpuExporter:
 
 def place_of(index: int, environ: Mapping[str, str], host: str) -> str:
     """Host and physical chip: an index means nothing to a process that sees other devices."""
-    visible = seen(environ)
+    visible = VISIBLE.seen(environ)
     return f"{host}-{index if visible is None else visible[index]}"
 
 
