@@ -4,6 +4,10 @@ from .checkpoint import Checkpoint as Checkpoint
 from .checkpoint import Source as Source
 from .manifest import Manifest as Manifest
 from .outcome import Outcome as Outcome
+from .p2p_plan import ShardedTensor as ShardedTensor
+from .p2p_plan import TensorSharding as TensorSharding
+from .p2p_plan import TransferPlan as TransferPlan
+from .p2p_plan import make_plan as make_plan
 from .received import ReceivedBuckets as ReceivedBuckets
 from .receiver import StreamReceiver as StreamReceiver
 from .receivers import RECEIVER as RECEIVER

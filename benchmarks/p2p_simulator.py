@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vime_ascend.sync.p2p_plan import Box, Plan, Spread, Weight, extent_of, slice_of
+from vime_core.weights.p2p_plan import Box, ShardedTensor, TensorSharding, TransferPlan, extent_of, slice_of
 
 #: (member, tensor name) -> index in its own slice -> value
 Cells = dict[tuple[int, str], dict[tuple[int, ...], int]]
 
 
-def scatter(weights: Sequence[Weight], side: str) -> Cells:
+def scatter(weights: Sequence[ShardedTensor], side: str) -> Cells:
     """What each member of "trainer" or "engine" should have: every element's value is its place in the whole tensor."""
     cells: Cells = {}
     for weight in weights:
-        spread: Spread = getattr(weight, side)
-        for part, holders in enumerate(spread.holders):
-            box = slice_of(weight, spread, part)
+        sharding: TensorSharding = getattr(weight, side)
+        for part, holders in enumerate(sharding.holders):
+            box = slice_of(weight, sharding, part)
             values = {_minus(index, box): _flat(index, weight.shape) for index in _indices(box)}
             for member in holders:
                 cells[member, weight.name] = dict(values)
     return cells
 
 
-def simulate(plan: Plan, sources: Cells) -> Cells:
+def simulate(plan: TransferPlan, sources: Cells) -> Cells:
     """What the engine workers have once every transfer was made.
 
     Raises:

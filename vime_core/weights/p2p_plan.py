@@ -8,20 +8,20 @@ a piece, the one on the worker's own machine is preferred, then the one that has
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vime_core.api import ConfigError
 
 
 @dataclass(frozen=True)
-class Spread:
+class TensorSharding:
     """How one tensor lies on the members of a side.
 
     Attributes:
-        axis: along which it is cut; None: every holder has all of it.
-        holders: holders[i] are the members that have slice i; for an uncut tensor there is one entry.
+        axis: along which it is partitioned; None: every holder has all of it.
+        holders: holders[i] are the members that have slice i; for one that is not partitioned there is one entry.
     """
 
     axis: int | None
@@ -33,14 +33,14 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Weight:
+class ShardedTensor:
     """One tensor and where it lies on both sides."""
 
     name: str
     shape: tuple[int, ...]
     itemsize: int
-    trainer: Spread
-    engine: Spread
+    trainer: TensorSharding
+    engine: TensorSharding
 
 
 #: a box in a tensor: (start, stop) along each axis
@@ -61,7 +61,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TransferPlan:
     """All pieces of one update, in an order that is the same everywhere."""
 
     transfers: tuple[Transfer, ...]
@@ -90,55 +90,57 @@ class Plan:
 
 
 def make_plan(
-    weights: Sequence[Weight],
+    weights: Sequence[ShardedTensor],
     trainer_hosts: Mapping[int, str] | None = None,
     engine_hosts: Mapping[int, str] | None = None,
-) -> Plan:
+) -> TransferPlan:
     """Pieces for every holder of every engine slice.
 
     Args:
         trainer_hosts, engine_hosts: member -> machine, where it is known.
 
     Raises:
-        ConfigError: a tensor cannot be cut as its spread says.
+        ConfigError: a tensor cannot be partitioned as its sharding says.
     """
     here, there = trainer_hosts or {}, engine_hosts or {}
     load: dict[int, int] = {}
     transfers = []
-    for weight in sorted(weights, key=lambda w: (-_size(w.shape) * w.itemsize, w.name)):
+    for weight in sorted(weights, key=lambda w: (-math.prod(w.shape) * w.itemsize, w.name)):
         for part, holders in enumerate(weight.engine.holders):
             wanted = slice_of(weight, weight.engine, part)
             for receiver in holders:
                 for piece, box in _pieces(weight, wanted):
                     candidates = weight.trainer.holders[piece]
-                    sender = _choose(candidates, load, lambda r, to=receiver: r in here and here[r] == there.get(to))
-                    nbytes = _size(extent_of(box)) * weight.itemsize
+                    close = [rank for rank in candidates if rank in here and here[rank] == there.get(receiver)]
+                    sender = min(close or candidates, key=lambda rank: (load.get(rank, 0), rank))
+                    nbytes = math.prod(extent_of(box)) * weight.itemsize
                     load[sender] = load.get(sender, 0) + nbytes
                     begin = slice_of(weight, weight.trainer, piece)
                     transfers.append(
                         Transfer(weight.name, sender, receiver, box, _offset(box, begin), _offset(box, wanted), nbytes)
                     )
-    return Plan(tuple(transfers))
+    return TransferPlan(tuple(transfers))
 
 
 # boxes -------------------------------------------------------------------------------------------------------------
-def slice_of(weight: Weight, spread: Spread, part: int) -> Box:
+def slice_of(weight: ShardedTensor, sharding: TensorSharding, part: int) -> Box:
     """Where slice ``part`` lies in the whole tensor."""
     box = [(0, size) for size in weight.shape]
-    if spread.axis is not None:
-        size = weight.shape[spread.axis]
-        if size % spread.parts:
+    if sharding.axis is not None:
+        size = weight.shape[sharding.axis]
+        if size % sharding.parts:
             raise ConfigError(
-                f"{weight.name} {list(weight.shape)}: {size} along axis {spread.axis} cannot be cut in {spread.parts}"
+                f"{weight.name} {list(weight.shape)}: {size} along axis {sharding.axis} cannot be "
+                f"partitioned in {sharding.parts}"
             )
-        step = size // spread.parts
-        box[spread.axis] = (part * step, (part + 1) * step)
-    elif spread.parts != 1:
-        raise ConfigError(f"{weight.name}: {spread.parts} slices but no axis to cut along")
+        step = size // sharding.parts
+        box[sharding.axis] = (part * step, (part + 1) * step)
+    elif sharding.parts != 1:
+        raise ConfigError(f"{weight.name}: {sharding.parts} slices but no axis to partition along")
     return tuple(box)
 
 
-def _pieces(weight: Weight, wanted: Box) -> Iterator[tuple[int, Box]]:
+def _pieces(weight: ShardedTensor, wanted: Box) -> Iterator[tuple[int, Box]]:
     """(trainer slice, box) of each part of ``wanted``; they do not overlap."""
     for part in range(weight.trainer.parts):
         have = slice_of(weight, weight.trainer, part)
@@ -153,18 +155,6 @@ def _offset(box: Box, inside: Box) -> tuple[int, ...]:
 
 def extent_of(box: Box) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in box)
-
-
-def _size(shape: Sequence[int]) -> int:
-    total = 1
-    for extent in shape:
-        total *= extent
-    return total
-
-
-def _choose(candidates: Sequence[int], load: Mapping[int, int], near: Any) -> int:
-    close = [rank for rank in candidates if near(rank)]
-    return min(close or candidates, key=lambda rank: (load.get(rank, 0), rank))
 
 
 def _totals(pairs: Iterator[tuple[int, int]]) -> dict[int, int]:
