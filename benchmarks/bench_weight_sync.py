@@ -3,8 +3,8 @@
     python benchmarks/bench_weight_sync.py [--models tiny large] [--pushes 7]
 
 The real stack: a Megatron trainer rank and a vLLM engine as Ray actors, shared memory between them, and the whole
-transaction (export, copy, digest, check, load, canary on both sides, commit). The limit is torch copying the same bytes
-from one place in memory to another, warm, with one thread, measured between the pushes.
+transaction (export, copy, checksum, verify, load, canary on both sides, commit). The limit is torch copying the same
+bytes from one place in memory to another, warm, with one thread, measured between the pushes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 #: phase of the receipt -> what it is
 PHASES: Mapping[str, str] = {
     "publish": "export, then the same (trainer)",
-    "digest": "digest (engine)",
+    "receive": "map and verify, with the wait for it (engine)",
     "load": "load (engine)",
-    "transfer": "apply: carry, check, digest, load, with the call",
+    "transfer": "carry, verify, load, with the calls",
     "canary": "canary on both sides",
 }
 
@@ -36,7 +36,7 @@ PHASES: Mapping[str, str] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["tiny", "large"], choices=("tiny", "large"))
-    parser.add_argument("--pushes", type=int, default=7, help="measured pushes, after two to warm up both buffers")
+    parser.add_argument("--pushes", type=int, default=7, help="measured pushes, after two to warm up")
     args = parser.parse_args()
     heading("Weight sync through shared memory")
     with scratch() as folder:
@@ -59,16 +59,18 @@ def build(name: str, folder: Path, dtype: str) -> Path:
 def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[Any], list[float], list[float]]:
     """(receipts, seconds of each copy of as many bytes, seconds of each write alone)."""
 
+    from safetensors.torch import load_file
+
     from vime_core.observe import PhaseClock
     from vime_core.pipeline import stack
     from vime_core.plugin import Plugins
-    from vime_core.weights import Checkpoint
 
     plugins = Plugins.load(autoload=False, environ={})
     logs = folder / f"{model.name}-logs"
     logs.mkdir()
     config = configuration(model, bf16, folder)
-    tensors, carrying = dict(Checkpoint(str(model)).tensors()), Carrying(config)
+    tensors = {name: tensor for file in model.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    carrying = Carrying(config)
     receipts, copies, writes = [], [], []
     with stack(config, plugins, logs, lambda: None, PhaseClock()) as running:
         for version in range(2):
@@ -105,7 +107,7 @@ def configuration(model: Path, bf16: bool, folder: Path) -> Any:
 
 
 class Carrying:
-    """Both ends of the transport and nothing else: packed and digested here, mapped in a thread beside it."""
+    """Both ends of the transport and nothing else: packed here, mapped and verified in a thread beside it."""
 
     def __init__(self, config: Any) -> None:
         from vime_core.weights import HostReceiver, RendezvousStore, make_publisher
@@ -119,12 +121,9 @@ class Carrying:
 
     def seconds(self, tensors: Mapping[str, Any], version: int) -> float:
         """Of one version, until the receiver has it all."""
-        from vime_core.weights import Manifest
-
         self._sender.open({**self._terms, "base": version - 1 if version else None})
-        announced = Manifest(version, "shared_memory", "", 0, (), self._terms)
         started = time.perf_counter()
-        taking = self._thread.submit(self._receiver, announced, 1)
+        taking = self._thread.submit(self._receiver, version, self._terms, 1, lambda entries, complete: None)
         self._sender.publish(tensors.items(), version)
         taking.result()
         return time.perf_counter() - started
@@ -162,7 +161,7 @@ def report(name: str, dtype: str, receipts: list[Any], copies: list[float], writ
     nbytes, limit = receipts[0].nbytes, statistics.median(copies)
     print(f"{name} {dtype}: {receipts[0].names} tensors, {nbytes / 1e9:.4f} GB, {len(receipts)} pushes (medians)")
     rows = [["copy in memory (limit)", 1e3 * limit, nbytes / limit / 1e9, "1"]]
-    times = {"carried alone: copy, digest, map": statistics.median(writes)}
+    times = {"carried alone: copy, checksum, map, verify": statistics.median(writes)}
     times |= {text: statistics.median(r.phases[phase] for r in receipts) for phase, text in PHASES.items()}
     times["whole push"] = statistics.median(r.seconds for r in receipts)
     for text, seconds in times.items():

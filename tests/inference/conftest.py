@@ -102,10 +102,12 @@ class FolderTrainer:
         self.load(folder)
 
     def load(self, folder: Path) -> None:
-        from vime_core.weights.checkpoint import Checkpoint
+        from safetensors.torch import load_file
 
         self.model = reference(folder)
-        self.tensors = dict(Checkpoint(str(folder)).tensors())
+        self.tensors = {
+            name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()
+        }
 
     def open(self, terms: Any) -> None:
         self.publisher.open(terms)

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import xxhash
 
+from tests.support.threads import in_threads
+from tests.support.weights import received
 from vime_core.api.errors import DeadlineError, SyncError
 from vime_core.weights import delta
-from vime_core.weights.bucket import Bucket, Packer, entries_of
-from vime_core.weights.channel import CallThread, Channel
-from vime_core.weights.checksum import BLOCK, Digest, mark_of, sums, view_of
+from vime_core.weights.bucket import Bucket, Packer
+from vime_core.weights.channel import Channel
+from vime_core.weights.checksum import BLOCK, Digest, checksum_of, sums, view_of
+from vime_core.weights.layout import ModelLayout
 from vime_core.weights.manifest import Manifest
-from vime_core.weights.received import ReceivedBuckets
-from vime_core.weights.receiver import StreamReceiver
+from vime_core.weights.receiver import IncomingWeights, StreamReceiver
 from vime_core.weights.rendezvous import RendezvousStore
 from vime_core.weights.sender import StreamPublisher
-from vime_core.weights.shared_buffer import SharedBuffer, map_bytes
+from vime_core.weights.transports.communicator import CallThread
 from vime_core.weights.transports.host import connect
+from vime_core.weights.transports.shared_memory import SharedBuffer, map_bytes
 
 Named = dict[str, torch.Tensor]
 
@@ -47,7 +54,7 @@ def tensors(seed: int = 0) -> Named:
 
 def copies(named: Named, size: int = 1024) -> list[Bucket]:
     """Buckets that outlive the packer's next one."""
-    return [Bucket(b.entries, b.flat.clone(), b.width) for b in Packer(size).pack(named.items())]
+    return [replace(b, flat=b.flat.clone()) for b in Packer(size).pack(named.items())]
 
 
 def same(found: Named, wanted: Named) -> bool:
@@ -70,7 +77,9 @@ def test_what_is_packed_is_unpacked(size: int) -> None:
         assert all(entry.offset % 64 == 0 for entry in bucket.entries)
         assert bucket.flat.numel() <= max(-(-size // 64) * 64, 6016)
         assert len(bucket.entries) == 1 or bucket.flat.numel() <= -(-size // 64) * 64
-        assert entries_of(bucket.table(), bucket.flat.numel()) == (bucket.entries, bucket.width)
+        again = Bucket.of_table(bucket.table(), bucket.flat)
+        assert replace(again, flat=None) == replace(bucket, flat=None)
+        again.verify()
 
 
 def test_equal_tensors_give_equal_bytes_whatever_lay_there_before() -> None:
@@ -82,44 +91,54 @@ def test_equal_tensors_give_equal_bytes_whatever_lay_there_before() -> None:
     assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
 
 
+def table(**columns: Any) -> bytes:
+    one = {"width": 4, "checksum": "xxh3:0", "names": ["a"], "dtypes": ["float32"], "shapes": [[4]], "offsets": [0]}
+    return json.dumps(one | columns).encode()
+
+
 @pytest.mark.parametrize(
-    "table",
+    ("wrong", "says"),
     [
-        b"no json",
-        b"[]",
-        b'{"width":2}',
-        b'{"width":2,"names":["a"],"dtypes":["float16"],"shapes":[[64]],"offsets":[0]}',
+        (b"no json", "cannot be read"),
+        (b"[]", "cannot be read"),
+        (b'{"width":2}', "cannot be read"),
+        (table(offsets=[]), "cannot be read"),
+        (table(dtypes=["complex64"]), "cannot be read .KeyError: 'complex64'"),
+        (table(shapes=[[64]]), "tensors need 256 bytes, the bucket has 64"),
+        (table(offsets=[-4]), "a overlaps the tensor before it"),
+        (
+            table(names=["a", "b"], dtypes=["float32"] * 2, shapes=[[4], [4]], offsets=[0, 8]),
+            "b overlaps the tensor before it",
+        ),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused(table: bytes) -> None:
-    with pytest.raises(SyncError, match="a bucket's table"):
-        entries_of(table, 64)
+def test_a_table_that_does_not_fit_is_refused(wrong: bytes, says: str) -> None:
+    with pytest.raises(SyncError, match=f"a bucket's table .*{says}"):
+        Bucket.of_table(wrong, torch.zeros(64, dtype=torch.uint8))
 
 
 # digests -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["xxh3", "sums"])
-def test_a_digest_sees_a_bit_a_swap_and_a_name(method: str) -> None:
+def test_a_checksum_sees_a_bit_a_swap_and_a_missing_end(method: str) -> None:
     flat = torch.arange(4096, dtype=torch.int32).view(torch.uint8).clone()
-
-    def digest(table: bytes, data: torch.Tensor) -> str:
-        state = Digest()
-        state.update(table, mark_of(data, method))
-        return state.hexdigest()
-
     flipped, swapped = flat.clone(), flat.clone()
     flipped[1001] ^= 4
     swapped[:64], swapped[64:128] = flat[64:128], flat[:64]
-    found = {
-        digest(b"t", flat),
-        digest(b"u", flat),
-        digest(b"t", flipped),
-        digest(b"t", swapped),
-        digest(b"t", flat[:-4]),
-    }
-    assert len(found) == 5
-    assert digest(b"t", flat.clone()) == digest(b"t", flat)
+    assert len({checksum_of(data, method) for data in (flat, flipped, swapped, flat[:-4])}) == 4
+    assert checksum_of(flat.clone(), method) == checksum_of(flat, method)
+
+
+def test_a_digest_sees_a_table_and_where_one_ends() -> None:
+    def digest(*tables: bytes) -> str:
+        state = Digest()
+        for one in tables:
+            state.update(one)
+        return state.hexdigest()
+
+    assert len({digest(b"t"), digest(b"u"), digest(b"t", b"u"), digest(b"u", b"t"), digest(b"tu")}) == 5
+    assert digest(b"t", b"u") == digest(b"t", b"u")
 
 
 def test_sums_neither_round_nor_wrap() -> None:
@@ -222,12 +241,11 @@ class Ends:
         return {**place, "kind": self.kind, "group": self.group, "world": world, "bucket": 1 << 20, "timeout": 10.0}
 
     def push(self, named: Any, version: int, base: int | None = None) -> tuple[Any, list[Any]]:
-        """(manifest or error of the sender, what each receiver has or raised)."""
+        """(manifest or error of the sender, (manifest, tensors) or error of each receiver)."""
         results: list[Any] = [None] * len(self.receivers)
-        announced = Manifest(version, self.kind, "", 0, (), self.terms())
 
         def take(number: int) -> None:
-            results[number] = attempt(lambda: self.receivers[number](announced, number + 1))
+            results[number] = attempt(lambda: received(self.receivers[number], version, self.terms(), number + 1))
 
         threads = [threading.Thread(target=take, args=(number,)) for number in range(len(self.receivers))]
         for thread in threads:
@@ -268,10 +286,6 @@ def ends(kind: str) -> Callable[..., Any]:
     return make
 
 
-def held(source: ReceivedBuckets) -> Named:
-    return {name: tensor.clone() for name, tensor in source.tensors()}
-
-
 def test_every_receiver_has_every_bit_and_the_senders_digest(ends: Callable[..., Any]) -> None:
     with ends() as both:
         for version in (1, 2):
@@ -279,11 +293,9 @@ def test_every_receiver_has_every_bit_and_the_senders_digest(ends: Callable[...,
             sent, got = both.push(wanted.items(), version)
             assert sent.names == len(wanted)
             assert sent.nbytes == sum(t.numel() * t.element_size() for t in wanted.values())
-            for source in got:
-                assert same(held(source), wanted)
-                assert source.digest() == source.manifest.digest == sent.digest
-                assert source.manifest.tensors == sent.tensors
-                assert source.intact()
+            for manifest, found in got:
+                assert same(found, wanted)
+                assert manifest == sent
 
 
 def test_one_channel_serves_the_whole_run(ends: Callable[..., Any]) -> None:
@@ -293,26 +305,126 @@ def test_one_channel_serves_the_whole_run(ends: Callable[..., Any]) -> None:
         assert sorted(both.made) == [0, 1, 2]
 
 
-def test_a_version_that_is_kept_is_not_touched_by_the_next(ends: Callable[..., Any]) -> None:
-    with ends(receivers=1) as both:
-        first = both.push(tensors(1).items(), 1)[1][0]
-        second = both.push(tensors(2).items(), 2, base=1)[1][0]
-        assert same(held(first), tensors(1))
-        assert first.intact()
-        both.push(tensors(3).items(), 3)  # version 2 was not committed: it may be written over, version 1 may not
-        assert same(held(first), tensors(1))
-        assert first.intact()
-        assert both.kind == "gloo" or not second.intact()
-
-
 def test_a_byte_that_changed_on_the_way_is_seen(ends: Callable[..., Any]) -> None:
     with ends(corrupt=2) as both:
-        assert all(source.intact() for source in both.push(tensors(1).items(), 1)[1])
-        sent, got = both.push(tensors(2).items(), 2)
-        for source in got:
-            assert source.manifest.digest == sent.digest
-            assert source.digest() != sent.digest
-        assert all(source.intact() for source in both.push(tensors(3).items(), 3)[1])
+        assert all(same(found, tensors(1)) for _, found in both.push(tensors(1).items(), 1)[1])
+        sent, errors = both.push(tensors(2).items(), 2)
+        assert isinstance(sent, Manifest)
+        for error in errors:
+            assert str(error).startswith("received bytes have digest ")
+            assert str(error).endswith("(the bucket that begins with brain)")
+        assert all(same(found, tensors(3)) for _, found in both.push(tensors(3).items(), 3)[1])
+
+
+def test_nothing_is_given_on_before_it_is_verified(ends: Callable[..., Any], kind: str) -> None:
+    """Memory that the sender keeps is verified as a whole; what comes in buckets, bucket by bucket."""
+    named = {f"t{i}": torch.full((200,), float(i)) for i in range(4)}  # a bucket each
+    given: list[str] = []
+
+    def receive(both: Ends) -> None:
+        incoming = both.receivers[0](1, both.terms(), 1, lambda entries, complete: None)
+        for name, _ in incoming.tensors():
+            given.append(name)
+
+    with ends(receivers=1) as both:
+        both.sender.open(both.terms() | {"base": None})
+        plain = both.sender._packet
+
+        def corrupt(bucket: Bucket, former: Any, whole: Any) -> Any:
+            if bucket.entries[0].name == "t2":
+                bucket.flat[7] ^= 1
+            return plain(bucket, former, whole)
+
+        both.sender._packet = corrupt
+        sent, error = in_threads(lambda: both.sender.publish(named.items(), 1), lambda: receive(both))
+        assert isinstance(sent, Manifest)
+        assert "the bucket that begins with t2" in str(error)
+    assert given == ([] if kind == "shared_memory" else ["t0", "t1"])
+
+
+def test_a_receiver_holds_one_bucket_or_the_senders_memory(ends: Callable[..., Any], kind: str) -> None:
+    """Storage of its own that is alive while it walks through 64 buckets, and after."""
+    named = {f"t{i}": torch.full((256,), float(i)) for i in range(64)}
+    alive: list[int] = []
+    storages: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def receive(both: Ends, version: int) -> None:
+        incoming = both.receivers[0](version, both.terms(), 1, lambda entries, complete: None)
+        for _, tensor in incoming.tensors():
+            storages.add(tensor.untyped_storage())
+            alive.append(len(storages))
+
+    with ends(receivers=1) as both:
+        for version in (1, 2):
+            both.sender.open(both.terms() | {"base": version - 1 or None})
+            sent, error = in_threads(
+                lambda: both.sender.publish(named.items(), version),  # noqa: B023
+                lambda: receive(both, version),  # noqa: B023
+            )
+            assert (error, sent.names) == (None, 64)
+        gc.collect()
+        assert len(storages) == 0
+        assert both.receivers[0]._base.buckets == {}
+        if kind == "shared_memory":
+            assert len(both.sender._channel._buffers) == 64  # one version, in the sender's memory, whatever is pushed
+        else:
+            assert max(alive) <= 2
+
+
+def test_what_a_model_does_not_have_is_refused_before_it_is_given_on(ends: Callable[..., Any]) -> None:
+    """By name, in the bucket that brings it; what is missing shows at the end."""
+    given: list[str] = []
+
+    def receive(both: Ends, version: int) -> None:
+        layout = ModelLayout({"a": (200,), "b": (200,), "c": (200,)})
+        for name, _ in both.receivers[0](version, both.terms(), 1, layout.require).tensors():
+            given.append(name)
+
+    with ends(receivers=1) as both:
+        for version, named, says in (
+            (1, {"a": 200, "b": 3, "c": 200}, r"shapes that differ: b [3] for [200]"),
+            (2, {"x": 200, "a": 200}, "names that the model does not have: x"),
+            (3, {"a": 200, "c": 200}, "names missing: b"),
+        ):
+            both.sender.open(both.terms() | {"base": None})
+            sent, error = in_threads(
+                lambda: both.sender.publish(((n, torch.ones(size)) for n, size in named.items()), version),  # noqa: B023
+                lambda: receive(both, version),  # noqa: B023
+            )
+            assert isinstance(sent, Manifest)
+            assert says in str(error)
+    assert "b" not in given
+    assert "x" not in given
+
+
+def test_a_worker_that_stops_in_the_middle_lets_the_others_end(ends: Callable[..., Any]) -> None:
+    def broken(both: Ends) -> IncomingWeights:
+        incoming = both.receivers[0](1, both.terms(), 1, lambda entries, complete: None)
+        next(incoming.tensors())
+        incoming.drain()
+        return incoming
+
+    with ends() as both:
+        both.sender.open(both.terms() | {"base": None})
+        sent, _, (manifest, found) = in_threads(
+            lambda: both.sender.publish(tensors().items(), 1),
+            lambda: broken(both),
+            lambda: received(both.receivers[1], 1, both.terms(), 2),
+        )
+        assert manifest == sent
+        assert same(found, tensors())
+        assert all(same(got, tensors(2)) for _, got in both.push(tensors(2).items(), 2)[1])
+
+
+def test_an_update_that_nobody_asks_for_ends_the_senders_wait(ends: Callable[..., Any], kind: str) -> None:
+    def abandon(both: Ends) -> None:
+        both.receivers[0](1, both.terms(), 1, lambda entries, complete: None).abandon()
+
+    with ends(receivers=1) as both:
+        both.sender.open(both.terms() | {"base": None})
+        sent, error = in_threads(lambda: both.sender.publish(tensors().items(), 1), lambda: abandon(both))
+        assert error is None
+        assert isinstance(sent, Manifest if kind == "shared_memory" else SyncError)
 
 
 def test_a_sender_that_fails_half_way_tells_the_others_at_once(ends: Callable[..., Any]) -> None:
@@ -324,7 +436,7 @@ def test_a_sender_that_fails_half_way_tells_the_others_at_once(ends: Callable[..
         sent, got = both.push(broken(), 1)
         assert isinstance(sent, RuntimeError)
         assert [str(error) for error in got] == ["the sender failed: RuntimeError: the export broke"] * 2
-        assert same(held(both.push(tensors(1).items(), 2)[1][0]), tensors(1))
+        assert same(both.push(tensors(1).items(), 2)[1][0][1], tensors(1))
 
 
 def test_a_receiver_of_another_version_refuses(ends: Callable[..., Any]) -> None:
@@ -360,9 +472,9 @@ def test_a_delta_carries_what_changed_and_arrives_as_the_whole(ends: Callable[..
         channel.give = give
         sent, got = both.push(new.items(), 2, base=1)
         assert before < channel.carried < 3000 < sent.nbytes
-        for source in got:
-            assert same(held(source), new)
-            assert source.digest() == sent.digest
+        for manifest, found in got:
+            assert same(found, new)
+            assert manifest == sent
 
 
 def test_without_a_common_base_everything_is_sent(ends: Callable[..., Any]) -> None:
@@ -370,11 +482,11 @@ def test_without_a_common_base_everything_is_sent(ends: Callable[..., Any]) -> N
     with ends(deltas=True, bucket=1 << 14) as both:
         both.push(named.items(), 1)
         sent, got = both.push(named.items(), 2, base=None)
-        assert all(same(held(source), named) for source in got)
+        assert all(same(found, named) for _, found in got)
         # a worker that was restarted has no version 2: it says so, and the others say nothing wrong
-        both.receivers[1]._last = None
+        both.receivers[1]._base.clear()
         sent, (first, second) = both.push(named.items(), 3, base=2)
-        assert same(held(first), named)
+        assert same(first[1], named)
         assert str(second) == "the sender sends changes of version 2, this worker has nothing"
         assert isinstance(sent, Manifest)
 
@@ -388,9 +500,9 @@ def test_a_delta_is_applied_to_what_the_version_before_really_was(ends: Callable
             if version == 3:
                 named["b"] = torch.randn(100)  # as a whole
             sent, got = both.push(named.items(), version, base=version - 1 or None)
-            for source in got:
-                assert same(held(source), named)
-                assert source.digest() == sent.digest
+            for manifest, found in got:
+                assert same(found, named)
+                assert manifest == sent
 
 
 # shared memory -----------------------------------------------------------------------------------------------------
@@ -414,10 +526,10 @@ def test_what_was_sent_can_give_its_memory_up(kind: str) -> None:
     """A tensor that numpy has shared memory with cannot."""
     both = Ends(kind, receivers=1)
     named = tensors()
-    _, (got,) = both.push(named.items(), 1)
+    _, ((_, found),) = both.push(named.items(), 1)
     for tensor in named.values():
         tensor.untyped_storage().resize_(0)
-    assert same(held(got), tensors())
+    assert same(found, tensors())
     both.sender.close()
     both.receivers[0].close()
     both.point.close()
@@ -434,9 +546,10 @@ def test_another_transport_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("size", [64, 4096])
-def test_a_mark_taken_while_packing_is_that_of_the_bytes(size: int) -> None:
+def test_a_checksum_taken_while_packing_is_that_of_the_bytes(size: int) -> None:
     for bucket in Packer(size).pack(tensors().items()):
-        assert bucket.mark == mark_of(bucket.flat, "xxh3") == xxhash.xxh3_128(view_of(bucket.flat)).digest()
+        assert bucket.checksum == f"xxh3:{xxhash.xxh3_128(view_of(bucket.flat)).hexdigest()}"
+        bucket.verify()
 
 
 # between processes -----------------------------------------------------------------------------------------------
@@ -444,19 +557,16 @@ def test_a_mark_taken_while_packing_is_that_of_the_bytes(size: int) -> None:
 RECEIVING = """
 import json, sys, torch
 from vime_core.weights.transports.host import HostReceiver
-from vime_core.weights.manifest import Manifest
 terms, rank = json.loads(sys.argv[1]), int(sys.argv[2])
 receive = HostReceiver()
 for version in (1, 2, 3):
-    source = receive(Manifest(version, terms["kind"], "", 0, (), terms), rank)
-    total = sum(float(t.double().sum()) for _, t in source.tensors())
-    print(json.dumps([version, source.digest(), source.manifest.names, round(total, 6)]), flush=True)
+    incoming = receive(version, terms, rank, lambda entries, complete: None)
+    total = sum(float(t.double().sum()) for _, t in incoming.tensors())
+    print(json.dumps([version, incoming.manifest.digest, incoming.manifest.names, round(total, 6)]), flush=True)
 """
 
 
 def test_the_same_stream_between_processes(kind: str) -> None:
-    import json
-
     point = RendezvousStore("127.0.0.1")
     point.open()
     terms = {

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.support.threads import in_threads
+from tests.support.weights import received
 from vime_core.api.errors import SyncError
-from vime_core.weights.manifest import Manifest
 from vime_core.weights.receiver import StreamReceiver
 from vime_core.weights.rendezvous import RendezvousStore
 from vime_core.weights.sender import StreamPublisher
@@ -69,18 +69,17 @@ def test_each_trainer_rank_serves_the_worker_on_its_own_device(point, tmp_path) 
     agreed = terms(point)
     for version in (1, 2):
         wanted = [{"w": torch.full((700,), 10.0 * chip + version), "n": torch.arange(chip + 3)} for chip in (4, 5)]
-        announced = Manifest(version, "shared", "", 0, (), agreed)
         for sender in senders:
             sender.open(agreed)
         sent0, sent1, got0, got1 = in_threads(
             lambda: senders[0].publish(wanted[0].items(), version),  # noqa: B023
             lambda: senders[1].publish(wanted[1].items(), version),  # noqa: B023
-            lambda: receivers[0](announced, 1),  # noqa: B023
-            lambda: receivers[1](announced, 2),  # noqa: B023
+            lambda: received(receivers[0], version, agreed, 1),  # noqa: B023
+            lambda: received(receivers[1], version, agreed, 2),  # noqa: B023
         )
         for sent, got, weights in ((sent0, got0, wanted[0]), (sent1, got1, wanted[1])):
-            assert got.digest() == sent.digest
-            assert all(torch.equal(tensor, weights[name]) for name, tensor in got.tensors())
+            assert got[0] == sent
+            assert all(torch.equal(tensor, weights[name]) for name, tensor in got[1].items())
     for end in (*senders, *receivers):
         end.close()
 
@@ -176,15 +175,14 @@ def test_a_communicator_carries_versions_for_the_whole_run(point) -> None:
     receivers = [StreamReceiver(GlooBacked) for _ in range(2)]
     for version in (1, 2):
         wanted = {"w": torch.full((700,), float(version)), "n": torch.arange(5)}
-        announced = Manifest(version, "xccl", "", 0, (), agreed)
         sender.open(agreed)
         sent, *got = in_threads(
             lambda: sender.publish(wanted.items(), version),  # noqa: B023
-            *(lambda number=number: receivers[number](announced, number + 1) for number in range(2)),  # noqa: B023
+            *(lambda number=number: received(receivers[number], version, agreed, number + 1) for number in range(2)),  # noqa: B023
         )
-        for source in got:
-            assert source.digest() == sent.digest
-            assert all(torch.equal(tensor, wanted[name]) for name, tensor in source.tensors())
+        for manifest, found in got:
+            assert manifest == sent
+            assert all(torch.equal(tensor, wanted[name]) for name, tensor in found.items())
     channel: Any = sender._channel
     for end in (sender, *receivers):
         end.close()

@@ -29,14 +29,13 @@ class Ends:
     def publish(self, version: int) -> Manifest:
         if self.trainer_fault is not None:
             raise self.trainer_fault
-        return Manifest(version, "stream", "d1", 0, (), {})
+        return Manifest(version, "d1", ())
 
-    def apply(self, announced: Manifest) -> list[EngineProof]:
-        assert announced.digest == ""
-        assert announced.source["group"] == self.terms[-1]["group"]
+    def apply(self, version: int, terms: dict[str, Any]) -> list[EngineProof]:
+        assert terms["group"] == self.terms[-1]["group"]
         if self.engine_fault is not None:
             raise self.engine_fault
-        return [EngineProof("engine 0", announced.version, "d1", 0)]
+        return [EngineProof("engine 0", version, "d1", 0)]
 
 
 @pytest.fixture
@@ -44,6 +43,48 @@ def sync():
     made = GlooSync(Config())
     yield made
     made.close()
+
+
+class Engines(Ends):
+    """Engines whose canary is ``gap`` off the trainer's."""
+
+    canary, seconds = (1, 2), {}
+
+    def __init__(self, gap: float = 0.0) -> None:
+        super().__init__()
+        self.gap, self.discarded = gap, list[int]()
+
+    def score(self, tokens: Any) -> list[list[float]]:
+        return [[-1.0 - self.gap]]
+
+    def discard(self, version: int) -> bool:
+        self.discarded.append(version)
+        return True
+
+
+class Trainer(Ends):
+    def score(self, tokens: Any) -> list[float]:
+        return [-1.0]
+
+
+def pushed(sync: GlooSync, engines: Engines, version: int) -> Any:
+    trainer = Trainer()
+    engines.terms = trainer.terms
+    sync.connect(trainer, engines)
+    return sync.push(version)
+
+
+def test_a_version_is_committed_when_the_canary_agrees(sync: GlooSync) -> None:
+    engines = Engines()
+    assert pushed(sync, engines, 1).canary_gap == 0.0
+    assert (engines.discarded, sync._committed) == ([], 1)
+
+
+def test_a_canary_that_differs_takes_the_version_from_the_engines(sync: GlooSync) -> None:
+    engines = Engines(gap=1.0)
+    with pytest.raises(SyncError, match=r"version 1 not committed: .*no engine serves anything until a push passes"):
+        pushed(sync, engines, 1)
+    assert (engines.discarded, sync._committed) == ([1], None)
 
 
 def deliver(sync: GlooSync, ends: Ends, version: int) -> Any:
@@ -54,7 +95,7 @@ def test_both_ends_get_the_same_terms_and_the_base_only_after_a_commit(sync: Glo
     ends = Ends()
     deliver(sync, ends, 1)
     deliver(sync, ends, 2)  # version 1 was not committed: nobody may build on it
-    sync.committed(2)
+    sync._committed = 2
     deliver(sync, ends, 3)
     assert [terms["base"] for terms in ends.terms] == [None, None, 2]
     assert len({terms["group"] for terms in ends.terms}) == 1
@@ -72,7 +113,7 @@ def test_both_ends_get_the_same_terms_and_the_base_only_after_a_commit(sync: Glo
 def test_a_failure_is_a_sync_error_and_the_next_push_meets_anew(sync, trainer, engine, says) -> None:
     ends = Ends()
     deliver(sync, ends, 1)
-    sync.committed(1)
+    sync._committed = 1
     ends.trainer_fault, ends.engine_fault = trainer, engine
     with pytest.raises(SyncError) as caught:
         deliver(sync, ends, 2)

@@ -5,7 +5,6 @@ from .sleep_mode import Tag as Tag
 from .spec import ROUTING_SCHEDULER as ROUTING_SCHEDULER
 from .teacher_handle import TeacherHandle as TeacherHandle
 from .update import UpdatableEngine as UpdatableEngine
-from .vllm.layout import layout_faults as layout_faults
 from .vllm.upstream_fixes import ROUTED_EXPERTS as ROUTED_EXPERTS
 from .vllm.upstream_fixes import fixes as fixes
 from .vllm.upstream_fixes import require as require

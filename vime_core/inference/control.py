@@ -55,6 +55,7 @@ class ServerControl(SleepingEngine):
 
     async def score(self, tokens: Sequence[int]) -> list[float]:
         """Log-probs [len(tokens) - 1] of tokens[1:] given their prefixes, at temperature 1."""
+        self.require_weights()
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
         answer = await self._json(
             "POST", "/inference/v1/generate", json={"token_ids": list(tokens), "sampling_params": sampling}

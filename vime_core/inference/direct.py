@@ -64,6 +64,7 @@ class DirectEngine(SleepingEngine):
     # generation ----------------------------------------------------------------------------------------------
     async def generate(self, requests: Sequence[GenerateRequest]) -> AsyncIterator[ReplyColumns]:
         """The replies in the order in which they finish, all that one step of the engine finished together."""
+        self.require_weights()
         mailbox = ReceiveQueue(reply_from_output)
         jobs = [job for request in requests for job in _jobs(request, mailbox)]
         self._engine_loop().submit(jobs)
@@ -84,6 +85,7 @@ class DirectEngine(SleepingEngine):
 
         from vime_core.inference.vllm.engine_thread import Job
 
+        self.require_weights()
         mailbox = ReceiveQueue(lambda id, output: output)
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         self._engine_loop().submit([Job("canary", list(tokens), params, mailbox)])

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vime_core.inference.router import Router
     from vime_core.inference.sleep_mode import Tag
     from vime_core.inference.update import Applied
-    from vime_core.weights import Manifest
 
 #: deadline of a small control call, seconds
 _CALL = 60.0
@@ -35,7 +34,7 @@ class EngineGroup:
         workers: vLLM worker processes of each engine; each of them is one rank of a collective weight transfer.
         pids: process ids of the engines' actors, each on its node.
         seconds: of the last :meth:`apply`, by phase; the slowest engine's.
-        check: called during every wait but those of going back and ending; may raise to give it up.
+        check: called during every wait but those of discarding and ending; may raise to give it up.
         before_score: called before the engines are asked for log-probs, so that engines whose weights alone are awake,
             for a sync, can be woken for its canary.
     """
@@ -146,39 +145,45 @@ class EngineGroup:
         return self.config.sync.vllm_weight_transfer_timeout_sec
 
     # weights -------------------------------------------------------------------------------------------------
-    def apply(self, manifest: Manifest) -> list[EngineProof]:
-        """Every engine checks and loads the manifest's weights, held while it does.
+    def apply(self, version: int, terms: Mapping[str, Any]) -> list[EngineProof]:
+        """Every engine takes and verifies what the trainer sends; once all have, each loads it, held while it does.
+
+        Args:
+            terms: where and with whom to meet.
 
         Raises:
-            SyncError: some engine did not load; all of them are back at the version they had.
+            SyncError: some engine did not; each serves the version it had, or nothing if it had begun to load.
         """
-        former = self.versions()
-        wire, deadline = manifest.to_wire(), self.config.sync.vllm_weight_transfer_timeout_sec
         offsets = [1 + sum(self.workers[:index]) for index in range(len(self.workers))]
-        refs = [actor.apply.remote(wire, offset) for actor, offset in zip(self.actors, offsets)]
-        results = settle(self.names, refs, deadline, f"update to version {manifest.version}", self.check)
-        faults = [str(result) for result in results if isinstance(result, Exception)]
-        if faults:
-            self._back(manifest.version, former, faults)
-            raise SyncError(f"weights version {manifest.version} not committed: {'; '.join(faults)}")
-        applied: list[Applied] = results
-        self.seconds = {key: max(a.seconds[key] for a in applied) for key in applied[0].seconds}
-        return [EngineProof(a.engine, a.version, a.digest, a.names) for a in applied]
+        self._update(version, "receive", [(version, dict(terms), offset) for offset in offsets])
+        applied: list[Applied] = self._update(version, "load", [(version,)] * len(self.actors))
+        phases = applied[0].seconds
+        self.seconds = {phase: max(one.seconds[phase] for one in applied) for phase in phases}
+        return [EngineProof(one.engine, one.version, one.digest, one.names) for one in applied]
 
-    def rollback(self, version: int, former: Sequence[int]) -> None:
-        """Engines that loaded ``version`` go back to what they had; ``former`` are the versions of then.
+    def discard(self, version: int) -> bool:
+        """``version`` does not count. Whether an engine had loaded any of it: then it refuses requests until an update
+        passes.
 
         Raises:
-            EngineError: one could not; it has ended itself.
+            EngineError: one did not answer.
         """
-        refs = [actor.rollback.remote(version, before) for actor, before in zip(self.actors, former)]
-        gather(self.names, refs, self.config.sync.vllm_weight_transfer_timeout_sec, f"rollback of version {version}")
+        refs = [actor.discard.remote(version) for actor in self.actors]
+        return any(gather(self.names, refs, _CALL, f"discard of weights version {version}"))
 
-    def _back(self, version: int, former: Sequence[int], faults: list[str]) -> None:
+    def _update(self, version: int, step: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """``step`` of an update on every engine; where one fails, the version is taken from all."""
+        refs = [getattr(actor, step).remote(*own) for actor, own in zip(self.actors, arguments, strict=True)]
+        deadline = self.config.sync.vllm_weight_transfer_timeout_sec
+        results = settle(self.names, refs, deadline, f"{step} of weights version {version}", self.check)
+        errors = [str(result) for result in results if isinstance(result, Exception)]
+        if not errors:
+            return list(results)
         try:
-            self.rollback(version, former)
+            self.discard(version)
         except EngineError as error:
-            faults.append(f"and going back failed: {error}")
+            errors.append(f"and not every engine could be told: {error}")
+        raise SyncError(f"weights version {version} not committed: {'; '.join(errors)}")
 
     # the end -------------------------------------------------------------------------------------------------
     def shutdown(self, deadline: float = 20.0) -> None:

@@ -47,7 +47,8 @@ class SleepingEngine(UpdatableEngine):
         """
         await self._drained()
         await self.fall_asleep(level)
-        self.hollow = self.hollow or level == 2
+        if level == 2:
+            self.weights_discarded = "slept at level 2 and has got no weights since"
 
     async def wake(self, tags: Sequence[Tag]) -> None:
         """Take the memory of ``tags`` again, weights first.
@@ -56,8 +57,8 @@ class SleepingEngine(UpdatableEngine):
             EngineError: the engine has no weights to serve with, or is not in the state that it should be in.
         """
         complete = "kv_cache" in tags
-        if complete and self.hollow:
-            raise EngineError(f"{self.name} slept at level 2 and has got no weights since: sync before it wakes")
+        if complete and self.weights_discarded:
+            raise EngineError(f"{self.name} {self.weights_discarded}: sync before it wakes")
         if await self.wake_part(tags) != complete:
             state = "still sleeps" if complete else "was not asleep"
             raise EngineError(f"{self.name}: woken with {', '.join(tags)}, it {state}; weights wake before kv_cache")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import abc
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from vime_core.api import EngineError, SyncError
-
-Outcome = Mapping[str, Any]
-T = TypeVar("T")
+from vime_core.weights import UpdateResult
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,18 @@ class Applied:
 
 
 class UpdatableEngine(abc.ABC):
-    """What an update asks of an engine, and the transaction over its workers."""
+    """What an update asks of an engine, and the transaction over its workers: all of them receive, then all load.
+
+    Attributes:
+        weights_discarded: why the engine has no weights to serve with, as the end of a sentence that begins with its
+            name; empty while it has.
+        refuses: requests are refused and not left waiting, because no update is known to be on its way.
+    """
 
     name: str
-    #: it has given its weights up, and serves nothing until an update brings others
-    hollow = False
+    weights_discarded = ""
+    refuses = False
+    _paused_by_discard = False
 
     @abc.abstractmethod
     async def is_paused(self) -> bool: ...
@@ -42,6 +47,10 @@ class UpdatableEngine(abc.ABC):
 
     @abc.abstractmethod
     async def resume(self) -> None: ...
+
+    @abc.abstractmethod
+    async def abort(self, ids: Sequence[str] | None = None) -> int:
+        """End requests, all or those of ``ids``, with the tokens that they have."""
 
     @abc.abstractmethod
     async def worker_call(self, method: str, *arguments: str) -> list[str]:
@@ -58,84 +67,94 @@ class UpdatableEngine(abc.ABC):
     @abc.abstractmethod
     async def shutdown(self, timeout: float = 10.0) -> None: ...
 
-    async def apply(self, manifest: Mapping[str, Any], rank_offset: int = 1) -> Applied:
-        """Check and load the manifest's weights on every worker, then move the version.
+    def require_weights(self) -> None:
+        """Raises EngineError where a request would be answered by weights that nobody has vouched for."""
+        if self.refuses:
+            raise EngineError(
+                f"{self.name} {self.weights_discarded}: it refuses requests until a weight update passes; push the "
+                "trainer's weights again, or end the run and resume from its last checkpoint"
+            )
 
-        The engine is held meanwhile: a step between load and version would label its tokens with the wrong one.
+    async def receive(self, version: int, terms: Mapping[str, Any], rank_offset: int = 1) -> None:
+        """Every worker meets the sender and, where the transport holds a whole version, takes and verifies all of it.
 
         Args:
-            manifest: on the wire (``Manifest.to_wire``).
-            rank_offset: rank of this engine's first worker in a collective transfer.
+            terms: where and with whom to meet.
+            rank_offset: rank of this engine's first worker in the group.
 
         Raises:
             SyncError: a worker refused; the engine serves what it had.
-            EngineError: it could not even go back, and has ended itself.
         """
-        return await self._held(lambda: self._apply(manifest, rank_offset))
+        results = await self._results("vime_receive", str(version), json.dumps(dict(terms)), str(rank_offset))
+        if error := _first_error(results):
+            raise SyncError(f"{self.name}: {error}; {await self._unchanged()}")
 
-    async def rollback(self, version: int, former: int) -> None:
-        """Undo ``version`` where it was loaded, and serve as ``former`` again.
+    async def load(self, version: int) -> Applied:
+        """Every worker loads what was received, then the version moves.
+
+        The engine is held meanwhile: a step between load and version would label its tokens with the wrong one.
 
         Raises:
-            EngineError: the former weights are gone; the engine has ended itself.
+            SyncError: a worker could not; the engine serves what it had if no worker had begun, nothing otherwise.
         """
-        await self._held(lambda: self._take_back(version, former))
-
-    async def _apply(self, manifest: Mapping[str, Any], rank_offset: int) -> Applied:
-        outcomes = await self._outcomes("vime_update", json.dumps(dict(manifest)), str(rank_offset))
-        fault = _fault(outcomes, manifest["digest"])
-        if fault:
-            _require_clean(self.name, await self._outcomes("vime_rollback", str(manifest["version"])))
-            if self.hollow:
-                raise EngineError(f"{self.name}: {fault}; it slept at level 2 and has no weights to go back to")
-            raise SyncError(f"{self.name}: {fault}; it serves the version it had")
-        self.hollow = False
-        await self.drop_caches()
-        await self.set_version(manifest["version"])
-        first = outcomes[0]
-        seconds = {key: max(o["seconds"][key] for o in outcomes) for key in first["seconds"]}
-        return Applied(self.name, first["version"], first["digest"], first["names"], first["nbytes"], seconds)
-
-    async def _take_back(self, version: int, former: int) -> None:
-        _require_clean(self.name, await self._outcomes("vime_rollback", str(version)))
-        await self.drop_caches()
-        await self.set_version(former)
-
-    async def _held(self, work: Callable[[], Awaitable[T]]) -> T:
-        already = await self.is_paused()
-        if not already:
+        held = await self.is_paused() and not self._paused_by_discard
+        if not held:
             await self.pause()
-        refused: SyncError | None = None
         try:
-            result = await work()
-        except SyncError as error:
-            refused = error
+            results = await self._results("vime_load", str(version))
+            error = _first_error(results)
+            if not error:
+                await self.drop_caches()
+                await self.set_version(version)
         except BaseException:
             await self.shutdown()  # nobody knows what its weights are
             raise
-        if not already:
+        if error:
+            raise SyncError(f"{self.name}: {error}; {await self._not_loaded(version, results, held)}")
+        self.weights_discarded, self.refuses, self._paused_by_discard = "", False, False
+        if not held:
             await self.resume()
-        if refused is not None:
-            raise refused
-        return result
+        first = results[0]
+        seconds = {key: max(result.seconds[key] for result in results) for key in first.seconds}
+        return Applied(self.name, first.version, first.digest, first.names, first.nbytes, seconds)
 
-    async def _outcomes(self, method: str, *arguments: str) -> list[Outcome]:
-        return [json.loads(text) for text in await self.worker_call(method, *arguments)]
+    async def discard(self, version: int) -> bool:
+        """``version`` does not count: what was received of it is forgotten, and where any of it was loaded the engine
+        takes no step and refuses requests until an update passes. Whether it does."""
+        results = await self._results("vime_discard", str(version))
+        if any(result.loaded and result.version == version for result in results) and not self.refuses:
+            await self._refuse(f"has loaded weights version {version}, which was not committed")
+        return self.refuses
+
+    async def _not_loaded(self, version: int, results: Sequence[UpdateResult], held: bool) -> str:
+        if any(result.loaded for result in results):
+            self._paused_by_discard = not held
+            await self._refuse(f"has loaded weights version {version} in part")
+            return "its weights are discarded, and it refuses requests until an update passes"
+        if not held and not self.refuses:
+            await self.resume()
+        return await self._unchanged()
+
+    async def _unchanged(self) -> str:
+        if not self.weights_discarded:
+            return "it serves the version it had"
+        await self._refuse(self.weights_discarded)
+        return f"it {self.weights_discarded}, and refuses requests until an update passes"
+
+    async def _refuse(self, why: str) -> None:
+        self.weights_discarded, self.refuses = why, True
+        if not await self.is_paused():
+            self._paused_by_discard = True
+            await self.pause()
+        await self.abort()  # what ran keeps its tokens; what waits would wait for ever
+
+    async def _results(self, method: str, *arguments: str) -> list[UpdateResult]:
+        return [UpdateResult(**json.loads(text)) for text in await self.worker_call(method, *arguments)]
 
 
-def _fault(outcomes: Sequence[Outcome], digest: str) -> str:
-    """The first reason why the update does not count; empty if all workers loaded the sender's bytes. A manifest that
-    only announces has no digest; whoever sent it compares what the workers have."""
-    for rank, outcome in enumerate(outcomes):
-        where = f"worker {rank}: " if len(outcomes) > 1 else ""
-        if outcome["refused"]:
-            return where + outcome["refused"]
-        if digest and outcome["digest"] != digest:
-            return f"{where}loaded bytes with digest {outcome['digest']}, the sender's have {digest}"
+def _first_error(results: Sequence[UpdateResult]) -> str:
+    """The first reason why the update does not count; empty if all workers have it."""
+    for rank, result in enumerate(results):
+        if result.error:
+            return (f"worker {rank}: " if len(results) > 1 else "") + result.error
     return ""
-
-
-def _require_clean(name: str, outcomes: Sequence[Outcome]) -> None:
-    dirty = [outcome["refused"] for outcome in outcomes if outcome["dirty"]]
-    if dirty:
-        raise EngineError(f"{name} is left with damaged weights ({dirty[0]}) and must not serve: restart it")

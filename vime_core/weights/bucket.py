@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from vime_core.api import SyncError
-from vime_core.weights.checksum import view_of
+from vime_core.weights.checksum import checksum_of, view_of
 from vime_core.weights.manifest import TensorEntry, aligned
 
 if TYPE_CHECKING:
@@ -29,24 +29,52 @@ CHUNK = 1 << 19
 
 @dataclass(frozen=True)
 class Bucket:
-    """``flat`` [n] uint8 with the tensors of ``entries`` in it; ``width`` is the bytes of one element. ``mark`` is the
-    xxh3 of ``flat``, where it was taken while the bytes were written."""
+    """``flat`` [n] uint8 with the tensors of ``entries`` in it; ``width`` is the bytes of one element. ``checksum`` is
+    what the sender says of ``flat``, see :func:`checksum_of`."""
 
     entries: tuple[TensorEntry, ...]
     flat: torch.Tensor
     width: int
-    mark: bytes | None = None
+    checksum: str
 
     def table(self) -> bytes:
-        """The entries as JSON, in columns."""
+        """All but the bytes, as JSON, in columns."""
         columns = {
             "width": self.width,
+            "checksum": self.checksum,
             "names": [entry.name for entry in self.entries],
             "dtypes": [entry.dtype for entry in self.entries],
             "shapes": [list(entry.shape) for entry in self.entries],
             "offsets": [entry.offset for entry in self.entries],
         }
         return json.dumps(columns, separators=(",", ":")).encode()
+
+    @classmethod
+    def of_table(cls, table: bytes, flat: torch.Tensor) -> Bucket:
+        """The bucket that a table describes; its bytes are still to be compared (:meth:`verify`).
+
+        Raises:
+            SyncError: the table is none, or points outside of its bucket.
+        """
+        try:
+            columns = json.loads(table)
+            rows = zip(columns["names"], columns["dtypes"], columns["shapes"], columns["offsets"], strict=True)
+            entries = tuple(TensorEntry(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in rows)
+            error = _misplaced(entries, flat.numel())
+            bucket = cls(entries, flat, int(columns["width"]), str(columns["checksum"]))
+        except (ValueError, KeyError, TypeError) as problem:
+            raise SyncError(f"a bucket's table cannot be read ({type(problem).__name__}: {problem})") from problem
+        if error:
+            raise SyncError(f"a bucket's table is wrong: {error}")
+        return bucket
+
+    def verify(self) -> None:
+        """Raises SyncError where the bytes are not those that the sender packed."""
+        method, _, wanted = self.checksum.partition(":")
+        found = checksum_of(self.flat, method).partition(":")[2]
+        if found != wanted:
+            first = f"the bucket that begins with {self.entries[0].name}" if self.entries else "an empty bucket"
+            raise SyncError(f"received bytes have digest {found}, the sender's have {wanted} ({first})")
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Views into ``flat``."""
@@ -57,23 +85,14 @@ class Bucket:
             yield entry.name, raw.view(getattr(torch, entry.dtype)).view(entry.shape)
 
 
-def entries_of(table: bytes, size: int) -> tuple[tuple[TensorEntry, ...], int]:
-    """(entries, width) of a table; every entry lies within ``size`` bytes.
-
-    Raises:
-        SyncError: the table is none, or points outside of its bucket.
-    """
-    try:
-        columns = json.loads(table)
-        rows = zip(columns["names"], columns["dtypes"], columns["shapes"], columns["offsets"], strict=True)
-        entries = tuple(TensorEntry(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in rows)
-        end = max((entry.offset + entry.nbytes for entry in entries), default=0)
-        width = int(columns["width"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise SyncError(f"a bucket's table cannot be read ({type(error).__name__}: {error})") from error
-    if end > size or any(entry.offset < 0 for entry in entries):
-        raise SyncError(f"a bucket's table needs {end} bytes, the bucket has {size}")
-    return entries, width
+def _misplaced(entries: Iterable[TensorEntry], size: int) -> str:
+    """What is wrong where tensors do not lie one after another inside ``size`` bytes."""
+    end = 0
+    for entry in entries:
+        if entry.offset < end:
+            return f"{entry.name} overlaps the tensor before it"
+        end = entry.offset + entry.nbytes
+    return f"tensors need {end} bytes, the bucket has {size}" if end > size else ""
 
 
 class Packer:
@@ -108,7 +127,7 @@ class Packer:
         import torch
 
         size = max(self.size, aligned(nbytes))
-        if self._channel is not None and not self._channel.reuses:
+        if self._channel is not None and self._channel.keeps_sent:
             return self._channel.bucket(size)
         flat = self._spare.get(width)
         if flat is None or flat.numel() < size or (self._channel is None and flat.device != like.device):
@@ -152,8 +171,9 @@ class _Open:
         self.end += len(source)
 
     def bucket(self, width: int) -> Bucket:
-        mark = None if self._state is None else self._state.digest()
-        return Bucket(tuple(self.entries), self.flat[: self.end], width, mark)
+        flat = self.flat[: self.end]
+        checksum = checksum_of(flat, "sums") if self._state is None else f"xxh3:{self._state.hexdigest()}"
+        return Bucket(tuple(self.entries), flat, width, checksum)
 
     def _took(self, piece: torch.Tensor) -> None:
         self.end += piece.numel()

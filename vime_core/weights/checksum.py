@@ -1,4 +1,4 @@
-"""A digest of bytes that is computed where they are: xxh3 by the host, two sums of 32-bit words a block on a device.
+"""Checksums of bytes that are computed where they are: xxh3 by the host, two sums of 32-bit words a block on a device.
 
 Bytes that never leave a device cannot be hashed by the host without copying them there. The sums catch what goes wrong
 on the way (a stale bucket, a torn one, one in the wrong place); they are no defence against an adversary. All numbers
@@ -28,11 +28,11 @@ def sums(flat: torch.Tensor) -> list[tuple[int, int]]:
     import torch
 
     words = flat.view(torch.int32)
-    places = torch.arange(min(BLOCK, max(words.numel(), 1)), device=flat.device, dtype=torch.int64) % PERIOD + 1
+    positions = torch.arange(min(BLOCK, max(words.numel(), 1)), device=flat.device, dtype=torch.int64) % PERIOD + 1
     pairs = []
     for block in words.split(BLOCK):
         wide = block.to(torch.int64)
-        pairs.append(torch.stack((wide.sum(), (wide * places[: wide.numel()]).sum())))
+        pairs.append(torch.stack((wide.sum(), (wide * positions[: wide.numel()]).sum())))
     # one copy to the host for all blocks, not one a block
     return [(int(a), int(b)) for a, b in torch.stack(pairs).cpu().tolist()]
 
@@ -42,23 +42,23 @@ def view_of(flat: torch.Tensor) -> memoryview:
     return memoryview((ctypes.c_ubyte * flat.numel()).from_address(flat.data_ptr())).cast("B")
 
 
-def mark_of(flat: torch.Tensor, method: str) -> bytes:
-    """What stands for the bytes of a bucket. ``method``: "xxh3" in host memory, "sums" on a device."""
+def checksum_of(flat: torch.Tensor, method: str) -> str:
+    """``method:hex``. ``method``: "xxh3" in host memory, "sums" on a device."""
     if method == "xxh3":
         host = flat.cpu()
-        return xxhash.xxh3_128(view_of(host)).digest()
-    return b"".join(struct.pack("<qq", *pair) for pair in sums(flat))
+        return f"xxh3:{xxhash.xxh3_128(view_of(host)).hexdigest()}"
+    packed = b"".join(struct.pack("<qq", *pair) for pair in sums(flat))
+    return f"sums:{hashlib.blake2s(packed, digest_size=16).hexdigest()}"
 
 
 class Digest:
-    """Takes what travels in order; equal digests mean equal tables and equal bytes."""
+    """Takes the tables of buckets in order; equal digests mean equal tables, and so equal checksums of all bytes."""
 
     def __init__(self) -> None:
         self._state = hashlib.blake2s(digest_size=16)
 
-    def update(self, table: bytes, mark: bytes) -> None:
-        """``table`` describes the tensors of a bucket, ``mark`` is that of its bytes."""
-        self._state.update(struct.pack("<q", len(table)) + table + mark)
+    def update(self, table: bytes) -> None:
+        self._state.update(struct.pack("<q", len(table)) + table)
 
     def hexdigest(self) -> str:
         return self._state.hexdigest()

@@ -1,16 +1,9 @@
-"""What travels with a weight update besides the bytes: names, types, places, and the sender's digest.
-
-The trainer writes one manifest a sync; every worker of every engine checks it against its own model and against the
-bytes before anything is loaded. It crosses process and HTTP borders as a plain dictionary (``to_wire``).
-"""
+"""What a weight update consists of: names, types, shapes and places of its tensors."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 #: bytes of one element, by torch's name of the type
 ITEM_SIZES = {
@@ -38,7 +31,8 @@ def aligned(offset: int) -> int:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor under its Hugging Face name: ``dtype`` as torch calls it, ``offset`` and size in bytes."""
+    """One tensor under its Hugging Face name: ``dtype`` as torch calls it, ``offset`` (in its bucket) and size in
+    bytes."""
 
     name: str
     dtype: str
@@ -52,23 +46,16 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One version of the weights.
+    """One version of the weights as it was sent, or received.
 
     Attributes:
-        version: the version that engines serve once it is committed.
-        kind: how the bytes travel: "shared_memory" or "gloo".
-        digest: xxh3_128 of the tensors' bytes in the order of ``tensors`` (without alignment gaps), computed by the
-            sender from its own tensors.
-        size: bytes of the whole buffer, alignment gaps included.
-        source: where a receiver finds the bytes; its keys belong to the kind (``path``, or ``host`` and ``port``).
+        digest: of all buckets' tables in order; a table has the checksum of its bucket's bytes.
+        tensors: in the order in which they travelled.
     """
 
     version: int
-    kind: str
     digest: str
-    size: int
     tensors: tuple[TensorEntry, ...]
-    source: Mapping[str, Any]
 
     @property
     def names(self) -> int:
@@ -78,36 +65,3 @@ class Manifest:
     def nbytes(self) -> int:
         """Bytes of the tensors alone."""
         return sum(entry.nbytes for entry in self.tensors)
-
-    def with_source(self, **more: Any) -> Manifest:
-        return dataclasses.replace(self, source={**self.source, **more})
-
-    def to_wire(self) -> dict[str, Any]:
-        """Plain values only, columns instead of rows: a model can have tens of thousands of tensors."""
-        return {
-            "version": self.version,
-            "kind": self.kind,
-            "digest": self.digest,
-            "size": self.size,
-            "names": [e.name for e in self.tensors],
-            "dtypes": [e.dtype for e in self.tensors],
-            "shapes": [list(e.shape) for e in self.tensors],
-            "offsets": [e.offset for e in self.tensors],
-            "source": dict(self.source),
-        }
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Manifest:
-        """Inverse of :meth:`to_wire`.
-
-        Raises:
-            ValueError: columns of different lengths, or a type that no tensor has.
-        """
-        columns = [wire[key] for key in ("names", "dtypes", "shapes", "offsets")]
-        if len({len(column) for column in columns}) != 1:
-            raise ValueError(f"manifest columns differ in length: {[len(column) for column in columns]}")
-        unknown = set(wire["dtypes"]) - set(ITEM_SIZES)
-        if unknown:
-            raise ValueError(f"manifest has tensors of unknown type: {sorted(unknown)}")
-        entries = tuple(TensorEntry(n, d, tuple(s), o) for n, d, s, o in zip(*columns))
-        return cls(wire["version"], wire["kind"], wire["digest"], wire["size"], entries, dict(wire["source"]))

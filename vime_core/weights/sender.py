@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ConfigError, SyncError
-from vime_core.weights import delta, wire
+from vime_core.weights import delta
 from vime_core.weights.bucket import Bucket, Packer
-from vime_core.weights.channel import Channel, Connect, Rendezvous
-from vime_core.weights.checksum import Digest, mark_of
+from vime_core.weights.channel import DELTA, END, FAILED, WHOLE, Channel, Connect, Packet, Rendezvous, send
+from vime_core.weights.checksum import Digest
 from vime_core.weights.manifest import Manifest, TensorEntry
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class StreamPublisher:
         connect: makes the channel.
         bucket: bytes of a bucket.
         deltas: send changes where they are fewer bytes; keeps a copy of the version before in host memory.
-        corrupt: number of the sync (from 1) in which one byte is changed after its digest was taken; 0 is none.
+        corrupt: number of the sync (from 1) in which one byte is changed after its checksum was taken; 0 is none.
     """
 
     def __init__(self, connect: Connect, bucket: int, deltas: bool = False, corrupt: int = 0) -> None:
@@ -74,7 +75,7 @@ class StreamPublisher:
             self._former.clear()
             if channel.alive:
                 text = f"{type(error).__name__}: {error}"
-                wire.send(channel, wire.Packet(wire.FAILED, version, json.dumps({"error": text}).encode()))
+                send(channel, Packet(FAILED, version, json.dumps({"error": text}).encode()))
             raise
 
     def close(self) -> None:
@@ -93,37 +94,34 @@ class StreamPublisher:
         return self._channel
 
     def _stream(self, channel: Channel, named: Iterable[tuple[str, torch.Tensor]], version: int) -> Manifest:
-        digest, entries, start, method = Digest(), list[TensorEntry](), 0, "xxh3"
+        digest, entries = Digest(), list[TensorEntry]()
         base = self._terms.get("base")
-        kept_by_all = base is not None and base == self._former_version
-        channel.begin(keep=kept_by_all)
-        kept: dict[int, Bucket] = {}
+        base = base if base == self._former_version else None
+        channel.begin()
         for number, bucket in enumerate(self._packer.pack(named)):
-            if number == 0 and bucket.mark is None:
-                method = "sums"
-            digest.update(bucket.table(), bucket.mark or mark_of(bucket.flat, method))
-            entries += [TensorEntry(e.name, e.dtype, e.shape, start + e.offset) for e in bucket.entries]
-            start += bucket.flat.numel()
-            former = self._former.get(number) if kept_by_all else None
+            table = bucket.table()
+            digest.update(table)
+            entries += bucket.entries
+            former = self._former.get(number) if base is not None else None
             if self.deltas:
-                kept[number] = Bucket(bucket.entries, bucket.flat.cpu().clone(), bucket.width)
+                self._former[number] = replace(bucket, flat=bucket.flat.cpu().clone())
             if self._count == self.corrupt and number == 0 and bucket.flat.numel():
                 bucket.flat[0] ^= 0xFF
-            wire.send(channel, self._packet(bucket, former, version))
-        facts: dict[str, Any] = {"digest": digest.hexdigest(), "method": method, "names": len(entries)}
-        wire.send(channel, wire.Packet(wire.END, version, json.dumps(facts).encode()))
-        self._former, self._former_version = kept, version
-        return Manifest(version, self._terms["kind"], facts["digest"], start, tuple(entries), {})
+            send(channel, self._packet(bucket, former, Packet(WHOLE, version, table, bucket.flat, keep=self.deltas)))
+        facts: dict[str, Any] = {"digest": digest.hexdigest(), "names": len(entries)}
+        send(channel, Packet(END, version, json.dumps(facts).encode()))
+        self._former_version = version
+        return Manifest(version, facts["digest"], tuple(entries))
 
-    def _packet(self, bucket: Bucket, former: Bucket | None, version: int) -> wire.Packet:
-        if former is not None and former.entries == bucket.entries:
-            old = former.flat.to(bucket.flat.device)
-            changes = delta.encode(old, bucket.flat, bucket.width)
-            if changes is not None:
-                flat, count = changes
-                base = self._former_version
-                return wire.Packet(wire.DELTA, version, bucket.table(), flat, count=count, base=base)
-        return wire.Packet(wire.WHOLE, version, bucket.table(), bucket.flat)
+    def _packet(self, bucket: Bucket, former: Bucket | None, whole: Packet) -> Packet:
+        """``whole``, or what changed since ``former`` where that is fewer bytes."""
+        if former is None or former.entries != bucket.entries:
+            return whole
+        changes = delta.encode(former.flat.to(bucket.flat.device), bucket.flat, bucket.width)
+        if changes is None:
+            return whole
+        flat, count = changes
+        return replace(whole, kind=DELTA, flat=flat, count=count, base=self._former_version)
 
 
 def fault_sync(fault: str | None) -> int:

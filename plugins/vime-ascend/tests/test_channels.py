@@ -14,8 +14,7 @@ from vime_ascend.sync.ipc import NpuIpcSync, place_of
 from vime_core.api.weight_sync import Topology
 from vime_core.config.sections import Config
 from vime_core.plugin.targets import load_target
-from vime_core.weights.receiver import StreamReceiver
-from vime_core.weights.receivers import make_receiver
+from vime_core.weights.receiver import StreamReceiver, make_receiver
 from vime_core.weights.sender import StreamPublisher
 
 

@@ -17,11 +17,11 @@ from vime_cuda.sync.publisher import publisher_of
 from vime_testing import WeightSyncSuite
 
 from tests.support.threads import in_threads
+from tests.support.weights import received
 from vime_core import Config, VimeError
 from vime_core.api.errors import SyncError
 from vime_core.api.weight_sync import Topology
 from vime_core.weights.channel import Rendezvous
-from vime_core.weights.manifest import Manifest
 from vime_core.weights.rendezvous import RendezvousStore
 from vime_core.weights.sender import StreamPublisher
 from vime_core.weights.transports.communicator import CommunicatorChannel
@@ -107,14 +107,13 @@ def test_the_plugins_publisher_sends_what_a_receiver_checks(point, delta: bool) 
     agreed, named = terms(point), {"w": torch.randn(3000).bfloat16(), "b": torch.arange(7.0)}
     for version in (1, 2):
         named["w"][version] += 1
-        announced = Manifest(version, "gloo", "", 0, (), agreed)
         sender.open({**agreed, "base": version - 1 or None})
-        sent, got = in_threads(
+        sent, (manifest, got) = in_threads(
             lambda: sender.publish(named.items(), version),  # noqa: B023
-            lambda: receiver(announced, 1),  # noqa: B023
+            lambda: received(receiver, version, agreed, 1),  # noqa: B023
         )
-        assert got.digest() == sent.digest
-        assert all(torch.equal(tensor, named[name]) for name, tensor in got.tensors())
+        assert manifest == sent
+        assert all(torch.equal(got[name], tensor) for name, tensor in named.items())
     assert bool(sender._former) is delta
     sender.close()
     receiver.close()

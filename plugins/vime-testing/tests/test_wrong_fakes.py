@@ -156,7 +156,7 @@ PLUGINS: Expected = {
     },
 }
 _STALE = r"engine 0 has \(version, digest, names\) .* the trainer sent"
-_COMMITTED = "push returned a receipt .*; raise SyncError and roll back"
+_COMMITTED = "push returned a receipt .*; raise SyncError and discard the version"
 SYNCS: Expected = {
     "Stale": {
         check: _STALE
@@ -165,8 +165,8 @@ SYNCS: Expected = {
             "the_receipt_is_true",
             "every_engine_serves_the_version",
             "a_missing_and_an_unknown_name_are_refused",
-            "a_push_that_breaks_half_way_leaves_the_old_version",
-            "a_model_that_answers_otherwise_is_refused",
+            "a_push_that_breaks_half_way_serves_nobody",
+            "a_model_that_answers_otherwise_serves_nobody",
         )
     },
     "Pretends": {
@@ -175,23 +175,23 @@ SYNCS: Expected = {
         "the_receipt_is_true": "the receipt's version is 1, it should be 0",
         "every_engine_serves_the_version": r"engines serve \[0, 0\] after version 1",
         "a_missing_and_an_unknown_name_are_refused": _COMMITTED,
-        "a_push_that_breaks_half_way_leaves_the_old_version": _COMMITTED,
-        "a_model_that_answers_otherwise_is_refused": _COMMITTED,
+        "a_push_that_breaks_half_way_serves_nobody": _COMMITTED,
+        "a_model_that_answers_otherwise_serves_nobody": _COMMITTED,
     },
     "Swallows": {
         "a_missing_and_an_unknown_name_are_refused": _COMMITTED,
-        "a_push_that_breaks_half_way_leaves_the_old_version": _COMMITTED,
-        "a_model_that_answers_otherwise_is_refused": _COMMITTED,
+        "a_push_that_breaks_half_way_serves_nobody": _COMMITTED,
+        "a_model_that_answers_otherwise_serves_nobody": _COMMITTED,
     },
     "LeavesAMix": {
-        "a_model_that_answers_otherwise_is_refused": r"engines served \[\d+, \d+\] and serve .*; roll all of them back"
+        "a_model_that_answers_otherwise_serves_nobody": "engine 0 answers after the canary disagreed; discard"
     },
-    "NoCanary": {"a_model_that_answers_otherwise_is_refused": _COMMITTED},
+    "NoCanary": {"a_model_that_answers_otherwise_serves_nobody": _COMMITTED},
     "WrongReceipt": {"the_receipt_is_true": "the receipt's names is 12, it should be 11"},
     "RaisesOtherwise": {
         "a_missing_and_an_unknown_name_are_refused": "push raised RuntimeError with the name 'odd' missing",
-        "a_push_that_breaks_half_way_leaves_the_old_version": "push raised RuntimeError although .*; raise SyncError",
-        "a_model_that_answers_otherwise_is_refused": "push raised RuntimeError although .*; raise SyncError",
+        "a_push_that_breaks_half_way_serves_nobody": "push raised RuntimeError although .*; raise SyncError",
+        "a_model_that_answers_otherwise_serves_nobody": "push raised RuntimeError although .*; raise SyncError",
         "a_closed_sync_pushes_nothing": "push before connect",
     },
 }

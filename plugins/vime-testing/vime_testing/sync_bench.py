@@ -112,6 +112,10 @@ class SyncBench:
         held: Weights = ray.get(self._actors[engine].weights.remote(), timeout=_CALL)
         return held
 
+    def refusals(self) -> list[str]:
+        """Why each engine answers nothing; empty for one that answers."""
+        return [self._refusal(actor) for actor in self._actors]
+
     def order(self, engine: int, **faults: Any) -> None:
         """Let an engine go wrong; see :class:`vime_testing.sync_engine.Faults`. No keyword: be well again."""
         import ray
@@ -127,6 +131,15 @@ class SyncBench:
             ray.shutdown()
 
     # ---------------------------------------------------------------------------------------------------------
+    def _refusal(self, actor: Any) -> str:
+        import ray
+
+        try:
+            ray.get(actor.score.remote(list(CANARY)), timeout=_CALL)
+        except ray.exceptions.RayTaskError as error:
+            return str(error.cause)
+        return ""
+
     def _create(
         self, config: Config, weights: Weights, engines: int, receiver: str, publisher: str
     ) -> tuple[Any, list[Any]]:

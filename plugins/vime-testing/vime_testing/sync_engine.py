@@ -1,4 +1,4 @@
-"""An engine whose model is a dictionary of tensors, with the checks and the two versions that a vLLM worker has."""
+"""An engine whose model is a dictionary of tensors; an update takes the steps that it takes in a vLLM worker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.inference import UpdatableEngine, layout_faults
-from vime_core.weights import Manifest, Outcome, make_receiver
+from vime_core.inference import UpdatableEngine
+from vime_core.weights import IncomingWeights, ModelLayout, UpdateResult, make_receiver
 
 if TYPE_CHECKING:
     import torch
@@ -48,10 +48,10 @@ class BenchEngine(UpdatableEngine):
     def __init__(self, name: str, shapes: Shapes, receiver: str) -> None:
         import torch
 
-        self.name, self._shapes, self._receive = name, dict(shapes), make_receiver(receiver)
+        self.name, self._layout, self._receive = name, ModelLayout(dict(shapes)), make_receiver(receiver)
         self._model: Weights = {key: torch.zeros(shape) for key, shape in shapes.items()}
-        self._former: Weights | None = None
-        self._outcome, self._version, self._paused = Outcome(), 0, False
+        self._incoming: IncomingWeights | None = None
+        self._result, self._version, self._paused = UpdateResult(), 0, False
         self._faults = Faults()
 
     # what the driver's handle calls --------------------------------------------------------------------------
@@ -62,9 +62,11 @@ class BenchEngine(UpdatableEngine):
         return self._version
 
     async def score(self, tokens: list[int]) -> list[float]:
+        self.require_weights()
         return [value + self._faults.shift for value in answer_of(self._model, tokens)]
 
-    async def abort(self) -> None: ...
+    async def abort(self, ids: Sequence[str] | None = None) -> int:
+        return 0
 
     async def health(self) -> None: ...
 
@@ -85,27 +87,17 @@ class BenchEngine(UpdatableEngine):
     async def resume(self) -> None:
         self._paused = False
 
-    def _update(self, wire: Mapping[str, Any], rank_offset: int) -> None:
-        self._outcome = outcome = Outcome()
-        try:
-            manifest = Manifest.from_wire(wire)
-            outcome.version = manifest.version
-            source = self._receive(manifest, rank_offset)
-            manifest = source.manifest
-            outcome.names, outcome.nbytes, outcome.digest = manifest.names, manifest.nbytes, source.digest()
-            faults = layout_faults(manifest, self._shapes, tied=False)
-            if faults or outcome.digest != manifest.digest:
-                raise ValueError("; ".join(faults) or "the received bytes have another digest than the sender's")
-            self._former, self._model = self._model, self._loaded(source)
-        except Exception as error:
-            outcome.refused = f"{type(error).__name__}: {error}"
-
     async def worker_call(self, method: str, *arguments: str) -> list[str]:
-        if method == "vime_update":
-            self._update(json.loads(arguments[0]), int(arguments[1]))
-        if method == "vime_rollback":
-            self._take_back_model(int(arguments[0]))
-        return [json.dumps(dataclasses.asdict(self._outcome))]
+        try:
+            if method == "vime_receive":
+                self._receive_update(int(arguments[0]), json.loads(arguments[1]), int(arguments[2]))
+            if method == "vime_load":
+                self._load()
+            if method == "vime_discard":
+                self._forget()
+        except Exception as error:
+            self._result.error = f"{type(error).__name__}: {error}"
+        return [json.dumps(dataclasses.asdict(self._result))]
 
     async def set_version(self, version: int) -> None:
         self._version = version
@@ -114,16 +106,28 @@ class BenchEngine(UpdatableEngine):
 
     async def shutdown(self, timeout: float = 10.0) -> None: ...
 
-    def _loaded(self, source: Any) -> Weights:
-        loaded: Weights = {}
-        for name, tensor in source.tensors():
-            if len(loaded) == self._faults.break_after:
-                raise RuntimeError(f"loading broke at {name}, as ordered")
-            loaded[name] = tensor.clone()
-        return loaded
+    def _receive_update(self, version: int, terms: Mapping[str, Any], rank: int) -> None:
+        self._forget()
+        self._result = UpdateResult(version)
+        self._incoming = self._receive(version, terms, rank, self._layout.require)
 
-    def _take_back_model(self, version: int) -> None:
-        outcome = self._outcome
-        if outcome.version == version and self._former is not None and not outcome.refused:
-            self._model, self._former = self._former, None
-            outcome.refused = "rolled back"
+    def _load(self) -> None:
+        """Into the model that is there, tensor by tensor."""
+        incoming, self._incoming = self._incoming, None
+        if incoming is None:
+            raise RuntimeError("nothing was received")
+        try:
+            for count, (name, tensor) in enumerate(incoming.tensors()):
+                if count == self._faults.break_after:
+                    raise RuntimeError(f"loading broke at {name}, as ordered")
+                self._result.loaded = True
+                self._model[name] = tensor.clone()
+        finally:
+            incoming.drain()
+        sent = incoming.manifest
+        self._result.digest, self._result.names, self._result.nbytes = sent.digest, sent.names, sent.nbytes
+
+    def _forget(self) -> None:
+        if self._incoming is not None:
+            self._incoming.abandon()
+            self._incoming = None

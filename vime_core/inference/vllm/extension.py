@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vime_core.inference.vllm.weight_loader import WeightReceiver
+    from vime_core.inference.vllm.weight_loader import WeightLoader
 
 
 class VimeWorkerExtension:
@@ -23,37 +23,39 @@ class VimeWorkerExtension:
     get_model: Callable[[], Any]
 
     def vime_receipt(self) -> str:
-        """JSON of this worker's last :class:`~vime_core.weights.outcome.Outcome`."""
-        return json.dumps(dataclasses.asdict(self.vime_receiver().outcome))
+        """JSON of this worker's last :class:`~vime_core.weights.UpdateResult`."""
+        return json.dumps(dataclasses.asdict(self.vime_loader().result))
 
-    def vime_update(self, manifest: str, rank_offset: str) -> str:
-        """Take the weights of ``manifest`` (JSON of ``Manifest.to_wire``); JSON of the outcome."""
+    def vime_receive(self, version: str, terms: str, rank_offset: str) -> str:
+        """Take what the trainer sends as ``version``. ``terms``: JSON of where to meet."""
+        self.vime_loader().receive(int(version), json.loads(terms), int(rank_offset))
+        return self.vime_receipt()
+
+    def vime_load(self, version: str) -> str:
+        """Load what was received."""
         from vllm.config import set_current_vllm_config
 
         with set_current_vllm_config(self.vllm_config):
-            self.vime_receiver().receive(json.loads(manifest), int(rank_offset))
+            self.vime_loader().load(int(version))
         return self.vime_receipt()
 
-    def vime_rollback(self, version: str) -> str:
-        """Take ``version`` back; JSON of the outcome."""
-        from vllm.config import set_current_vllm_config
-
-        with set_current_vllm_config(self.vllm_config):
-            self.vime_receiver().rollback(int(version))
+    def vime_discard(self, version: str) -> str:
+        """Forget what was received of ``version`` and not loaded."""
+        self.vime_loader().discard()
         return self.vime_receipt()
 
-    def vime_receiver(self) -> WeightReceiver:
+    def vime_loader(self) -> WeightLoader:
         """This worker's, made at the first call: vLLM leaves a mixed-in class no constructor."""
-        from vime_core.inference.vllm.weight_loader import WeightReceiver
+        from vime_core.inference.vllm.weight_loader import WeightLoader
         from vime_core.weights import chosen_receiver
 
-        made: WeightReceiver | None = self.__dict__.get("_vime_receiver")
+        made: WeightLoader | None = self.__dict__.get("_vime_loader")
         if made is None:
             config = self.vllm_config
-            made = WeightReceiver(
+            made = WeightLoader(
                 self.get_model(), config.model_config, config.parallel_config, self.device, chosen_receiver()
             )
-            self.__dict__["_vime_receiver"] = made
+            self.__dict__["_vime_loader"] = made
         return made
 
     def vime_divide_logits(self, temperature: str) -> str:

@@ -10,13 +10,19 @@ cannot be interrupted, so they run in a thread of the channel's, which is left b
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any, ClassVar
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from vime_core.api import SyncError, VimeError
-from vime_core.weights.channel import CallThread, Channel, Rendezvous
+from vime_core.api import DeadlineError, SyncError, VimeError
+from vime_core.weights.channel import Channel, Rendezvous
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 
 class CommunicatorChannel(Channel):
@@ -114,3 +120,42 @@ def rendezvous(terms: Rendezvous, rank: int, library: str) -> tuple[str, int]:
         store.set(key, f"{own} {free_port(own)}")
     there, _, number = store.get(key).decode().partition(" ")
     return there, int(number)
+
+
+class CallThread:
+    """A thread that native collectives run in: they cannot be interrupted, only left behind. One for the length of a
+    channel; after a call that did not return it takes no other.
+
+    Args:
+        name: for a list of threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._serve, name=f"vime-{name}", daemon=True).start()
+
+    def call(self, seconds: float, what: str, work: Callable[[], T]) -> T:
+        """The result of ``work``.
+
+        Raises:
+            DeadlineError: it did not return in time. Whatever ``work`` raises.
+        """
+        answer: Future[T] = Future()
+        self._calls.put(lambda: _settle(answer, work))
+        if not wait([answer], seconds).done:
+            raise DeadlineError(f"{what}: nothing after {seconds:g} s (--vllm-weight-transfer-timeout-sec)")
+        return answer.result()
+
+    def close(self) -> None:
+        self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _settle(answer: Future[T], work: Callable[[], T]) -> None:
+    try:
+        answer.set_result(work())
+    except BaseException as error:
+        answer.set_exception(error)

@@ -39,7 +39,7 @@ class GlooChannel(Channel):
     def empty(self, size: int) -> torch.Tensor:
         import torch
 
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8, device="cpu")  # whatever device a worker loads with
 
     def broadcast(self, flat: torch.Tensor) -> None:
         if not self.alive:

@@ -39,7 +39,7 @@ class HcclSync(StreamSync):
 
 class HcclReceiver(StreamReceiver):
     def __init__(self) -> None:
-        super().__init__(HcclChannel, pin=True)
+        super().__init__(HcclChannel)
 
 
 def make_publisher(config: Config, name: str = "") -> StreamPublisher:

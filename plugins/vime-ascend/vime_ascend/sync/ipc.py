@@ -80,7 +80,7 @@ def receiving(terms: Rendezvous, rank: int) -> SharedChannel:
 
 class IpcReceiver(StreamReceiver):
     def __init__(self) -> None:
-        super().__init__(receiving, pin=True)
+        super().__init__(receiving)
 
 
 def make_publisher(config: Config, name: str = "") -> StreamPublisher:

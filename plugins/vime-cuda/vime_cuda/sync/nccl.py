@@ -41,7 +41,7 @@ class NcclSync(StreamSync):
 
 class NcclReceiver(StreamReceiver):
     def __init__(self) -> None:
-        super().__init__(NcclChannel, pin=True)
+        super().__init__(NcclChannel)
 
 
 def make_publisher(config: Config, name: str = "") -> StreamPublisher:

@@ -37,10 +37,10 @@ class Pretends(SharedMemorySync):
     """Sends nothing and says that all is well."""
 
     def push(self, version):
-        if self._trainer is None:
+        if self._ends is None:
             raise SyncError("push before connect")
         digest, names, nbytes = "0" * 32, 11, 1
-        proofs = tuple(EngineProof(name, version, digest, names, 0.0) for name in self._engines.names)
+        proofs = tuple(EngineProof(name, version, digest, names, 0.0) for name in self._ends[1].names)
         return Receipt(version, digest, names, nbytes, 0.0, proofs)
 
 
@@ -59,14 +59,14 @@ class Swallows(SharedMemorySync):
 
 
 class LeavesAMix(SharedMemorySync):
-    """Does not go back."""
+    """Lets engines serve what was not committed."""
 
-    def _back(self, version, former):
+    def _discard(self, engines, version):
         return "nothing was done"
 
 
 class NoCanary(SharedMemorySync):
-    def _with_canary(self, proofs):
+    def _with_canary(self, trainer, engines, proofs):
         return [dataclasses.replace(proof, canary_gap=0.0) for proof in proofs]
 
 
