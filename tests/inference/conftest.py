@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from vime_core.config.sections import Config
-from vime_core.inference.vllm.upstream_fixes import ROUTED_EXPERTS, vllm_version
+from vime_core.inference.vllm.upstream_fixes import ROUTED_EXPERTS
+from vime_core.inference.vllm.version import vllm_version
 
 #: for tests of what only some versions of vLLM can do on the CPU
 needs_routed_experts = pytest.mark.skipif(
@@ -171,7 +172,7 @@ def start_engines(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> 
     from vime_core.inference.group import EngineGroup
     from vime_core.plugin.plugins import Plugins
 
-    plugins, groups = Plugins.load(autoload=False, environ={}), []
+    plugins, groups = Plugins.load(["ascend"], autoload=False, environ={}), []  # for a vLLM before 0.32
 
     def start(config: Config, folder: Path) -> Any:
         group = EngineGroup.start(config, CpuBackend(), str(folder), plugins, tmp_path_factory.mktemp("logs"))

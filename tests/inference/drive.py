@@ -16,7 +16,7 @@ def main(model: str, logs: str) -> None:
     import ray
 
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, namespace="vime")
-    plugins = Plugins.load(autoload=False, environ={})
+    plugins = Plugins.load(["ascend"], autoload=False, environ={})
     group = EngineGroup.start(configuration(transport="router"), CpuBackend(), model, plugins, Path(logs))
     print("up", group.urls[0], flush=True)
     sys.stdin.read()

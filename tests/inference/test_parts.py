@@ -27,6 +27,7 @@ from vime_core.inference.launch import Launch
 from vime_core.inference.spec import canary_tokens, engine_specs
 from vime_core.inference.vllm import upstream_fixes
 from vime_core.inference.vllm.sampling import vllm_sampling
+from vime_core.inference.vllm.version import older_vllm
 from vime_core.runtime.ports import ReservedPort
 from vime_core.runtime.process import ChildProcess
 
@@ -178,11 +179,21 @@ def test_flags() -> None:
 def test_fixes_are_named_and_bound_to_versions() -> None:
     fixes = upstream_fixes.fixes()
     names = {fix.name for fix in fixes}
-    assert names == {"seeded_chunked_prefill", "moe_kernel_reset", "routed_experts", "weight_labels"}
-    assert {fix.name for fix in fixes if fix.applies("0.32.0")} == names - {"weight_labels"}
-    assert {fix.name for fix in fixes if fix.applies("0.23.0")} == {"seeded_chunked_prefill", "weight_labels"}
+    assert names == {"seeded_chunked_prefill", "moe_kernel_reset", "routed_experts"}
+    assert {fix.name for fix in fixes if fix.applies("0.32.0")} == names
+    assert {fix.name for fix in fixes if fix.applies("0.23.0")} == {"seeded_chunked_prefill"}
     assert not any(fix.applies("0.99.0") for fix in fixes)
-    assert {fix.name for fix in fixes if fix.needless("0.99.0")} == {"weight_labels"}
+
+
+def test_a_vllm_that_is_too_old_is_an_error_that_names_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIME_OLDER_VLLM", raising=False)
+    assert older_vllm("0.32.0") is None
+    with pytest.raises(EngineError, match=r"vLLM 0\.23\.0, vime needs 0\.32 or later; vime-ascend serves older ones"):
+        older_vllm("0.23.0")
+    monkeypatch.setenv("VIME_OLDER_VLLM", "vime_ascend.older_vllm")
+    older = older_vllm("0.23.0")
+    assert older is not None
+    assert older.SERVER_FLAGS[0] == "--middleware"
 
 
 def test_what_is_not_mended_in_this_vllm_is_an_error_before_anything_starts() -> None:

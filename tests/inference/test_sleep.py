@@ -75,11 +75,12 @@ def test_what_comes_during_sleep_is_answered_by_the_weights_of_the_sync(
 
 def test_an_engine_that_is_not_finished_does_not_sleep(engines: Any) -> None:
     def too_early() -> None:
+        engines.wake("weights")
         with pytest.raises(EngineError, match="engine 0 cannot sleep: 1 requests are in flight"):
             engines.sleep(1)
-        engines.resume_all()
+        engines.wake("kv_cache")
 
-    engines.pause_all()
+    engines.sleep(1)
     assert len(asyncio.run(ask(engines, too_early)).tokens) == LENGTH
 
 

@@ -37,7 +37,7 @@ def start_teacher(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> 
     started = []
 
     def start(config: Config) -> TeacherHandle:
-        plugins = Plugins.load(autoload=False, environ={})
+        plugins = Plugins.load(["ascend"], autoload=False, environ={})
         handle = TeacherHandle.launch(config, CpuBackend(), plugins, tmp_path_factory.mktemp("logs"))
         started.append(handle)
         handle.wait()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints" / "cpu-vllm-0.23.txt"
-TESTS = ("tests/inference", "tests/pipeline/test_whole_run.py")
+TESTS = ("tests/inference", "plugins/vime-ascend/tests/test_older_vllm.py", "tests/pipeline/test_whole_run.py")
 
 
 def main(folder: Path, arguments: list[str]) -> int:

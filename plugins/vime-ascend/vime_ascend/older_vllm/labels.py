@@ -4,7 +4,7 @@ The version changes only while an engine is held, so a request's tokens fall int
 request notes how many tokens it has. After ``install`` such a vLLM's engines have ``set_weight_version`` and
 ``get_weight_version`` and its outputs ``weight_versions``, as later ones do by themselves; ``wake_up`` says whether the
 engine is awake, and lets it take no step while a part of its memory still sleeps. What calls them does not know the
-difference. Routes of a server are in ``older_routes.py``.
+difference. Routes of a server are in ``routes.py``.
 """
 
 from __future__ import annotations

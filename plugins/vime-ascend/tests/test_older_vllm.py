@@ -18,11 +18,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from vime_ascend.older_vllm.labels import Span, get_version, set_version, spans
+from vime_ascend.older_vllm.routes import OlderRoutes
 
 from vime_core.api.streams import ROUTING, TOP_IDS
 from vime_core.inference.http_client import reply_from_json
-from vime_core.inference.vllm.older_routes import OlderRoutes
-from vime_core.inference.vllm.older_vllm import Span, get_version, set_version, spans
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_client_that_goes_away_ends_its_request_and_is_no_load() -> None:
 def test_what_vllm_has_is_left_alone_and_what_it_lacks_is_there() -> None:
     code = """
 from vllm.v1.engine.llm_engine import LLMEngine
-from vime_core.inference.vllm.older_vllm import install
+from vime_ascend.older_vllm.labels import install
 own = getattr(LLMEngine, "set_weight_version", None)
 install()
 made = LLMEngine.set_weight_version, LLMEngine.get_weight_version, LLMEngine.wake_up

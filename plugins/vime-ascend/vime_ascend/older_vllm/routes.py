@@ -15,7 +15,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vime_core.inference.vllm import older_vllm
+from vime_ascend.older_vllm import labels
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -147,14 +147,14 @@ async def _abort(request: Request, engine: Any) -> Mapping[str, int]:
 
 
 async def _weight_info(request: Request, engine: Any) -> Mapping[str, str]:
-    return {"weight_version": older_vllm.get_version(engine.output_processor)}
+    return {"weight_version": labels.get_version(engine.output_processor)}
 
 
 async def _update_weight_version(request: Request, engine: Any) -> Mapping[str, bool]:
     """Once the outputs of all steps are in. The engine takes none meanwhile: what it still sent stands in its queue."""
     version = str((await _body(request))["new_version"])
     await _delivered(engine)
-    older_vllm.set_version(engine.output_processor, version)
+    labels.set_version(engine.output_processor, version)
     return {"success": True}
 
 
