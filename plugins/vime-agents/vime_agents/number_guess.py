@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vime_core import Environment
-from vime_core.api import Observation
+from vime_core.api import Environment, Observation
 
 _INTEGER = re.compile(r"-?\d+")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vime_core import Environment, hookimpl
+from vime_core.api import Environment
+from vime_core.hookspecs import hookimpl
 from vime_core.plugin import Registry
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from vime_core import VimeError
+from vime_core.api import VimeError
 
 #: what MindSpeed replaces whatever its arguments are
 TARGETS = (

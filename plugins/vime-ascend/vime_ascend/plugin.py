@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vime_core import DeviceBackend, hookimpl
+from vime_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from vime_core import Config, WeightSync
-    from vime_core.api import Topology
+    from vime_core import Config
+    from vime_core.api import DeviceBackend, Topology, WeightSync
     from vime_core.plugin import Options, Registry
 
 #: how a run's configuration names the device once it is settled

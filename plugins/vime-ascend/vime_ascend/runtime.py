@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from vime_ascend.probe import look, missing
-from vime_core import VimeError
+from vime_core.api import VimeError
 
 
 def load() -> Any:

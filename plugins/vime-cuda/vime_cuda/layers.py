@@ -10,7 +10,7 @@ import importlib
 from importlib.util import find_spec
 from typing import Literal
 
-from vime_core import VimeError
+from vime_core.api import VimeError
 from vime_cuda.versions import INSTALL_ENGINE
 
 #: module that Megatron builds its layers in -> the provider that it must have bound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vime_core import VimeError
+from vime_core.api import VimeError
 from vime_cuda.probe import look, missing
 
 
