@@ -188,7 +188,7 @@ def test_fixes_are_named_and_bound_to_versions() -> None:
 def test_a_vllm_that_is_too_old_is_an_error_that_names_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VIME_OLDER_VLLM", raising=False)
     assert older_vllm("0.32.0") is None
-    with pytest.raises(EngineError, match=r"vLLM 0\.23\.0, vime needs 0\.32 or later; vime-ascend serves older ones"):
+    with pytest.raises(EngineError, match=r"vLLM 0\.23\.0, vime needs 0\.32 or later, and no plugin of this run"):
         older_vllm("0.23.0")
     monkeypatch.setenv("VIME_OLDER_VLLM", "vime_ascend.older_vllm")
     older = older_vllm("0.23.0")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 NEEDED = (
     f"{RECEIVER_VARIABLE}={RECEIVER} VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out "
     "--logprobs-mode processed_logprobs --worker-extension-cls vime_core.inference.vllm.extension.VimeWorkerExtension\n"
-    "(vLLM before 0.32 needs vime-ascend: VIME_OLDER_VLLM=vime_ascend.older_vllm, and --middleware "
-    "vime_ascend.older_vllm.routes.OlderRoutes instead of --enable-scale-out)"
+    "(vLLM before 0.32 needs VIME_OLDER_VLLM=MODULE of the plugin that serves it, and the module's SERVER_FLAGS "
+    "instead of --enable-scale-out)"
 )
 
 

@@ -18,7 +18,7 @@ from vime_core.batch import StepBatch
 from vime_core.config import Config
 from vime_core.data import DataBuffer, Ledger, LengthLimits, PromptDataset, load_tokenizer
 from vime_core.plugin import Plugins
-from vime_core.rollout.convert import records, streams_of, to_batch
+from vime_core.rollout.convert import records, to_batch
 from vime_core.rollout.driver import Bounds, RolloutDriver
 from vime_core.rollout.evaluation import Evaluation, open_eval_sets
 from vime_core.rollout.generate import Generate, RolloutContext
@@ -26,6 +26,7 @@ from vime_core.rollout.group_runner import Gate, GroupRunner
 from vime_core.rollout.metrics import step_metrics
 from vime_core.rollout.sampling import eval_params, train_params
 from vime_core.rollout.scoring import Scorer
+from vime_core.rollout.streams import streams_of
 from vime_core.rollout.teacher import TeacherScorer
 
 

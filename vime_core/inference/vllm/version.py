@@ -53,8 +53,8 @@ def older_vllm(version: str = "") -> OlderVllm | None:
     module = os.environ.get(OLDER_VARIABLE)
     if not module:
         raise EngineError(
-            f"this is vLLM {version}, vime needs {OLDEST} or later; vime-ascend serves older ones: "
-            "pip install vime-ascend, and --plugin ascend where plugins are not found by themselves"
+            f"this is vLLM {version}, vime needs {OLDEST} or later, and no plugin of this run serves older "
+            f"ones ({OLDER_VARIABLE} is not set): pip install 'vllm>={OLDEST}', or name the device's plugin by --plugin"
         )
     return cast(OlderVllm, importlib.import_module(module))
 

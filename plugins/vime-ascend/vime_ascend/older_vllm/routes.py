@@ -81,8 +81,7 @@ class OlderRoutes:
 
 async def _answer(engine: Any, body: Mapping[str, Any]) -> Mapping[str, Any]:
     """One request to its end. A cancelled one is aborted by vLLM's own generator."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     try:
         params = SamplingParams(**body["sampling_params"], output_kind=RequestOutputKind.FINAL_ONLY)
