@@ -8,15 +8,33 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from vime_cli.commands import COMMANDS, find
 from vime_core.api import ConfigError, UsageError, VimeError
+
+Run = Callable[[list[str]], int]
 
 INTERRUPTED = 130
 #: as a shell reports a command that SIGPIPE ended
 PIPE_BROKEN = 141
+
+#: the core's commands: (what runs it, its line in the listing). A target takes its arguments as they were typed and
+#: returns the exit status; the table is static, so that ``vime --help`` costs no import of what commands do
+COMMANDS = {
+    "train": ("vime_cli.train:train", "Train a model: vime train RECIPE.toml [--flag value ...]."),
+    "plan": (
+        "vime_cli.plan.cli:plan",
+        "What a run takes, and what breaks first: vime plan RECIPE.toml [--flag value ...].",
+    ),
+    "plugins": ("vime_cli.plugins:plugins", "List plugins, show or check one, begin a new one."),
+    "algorithms": ("vime_cli.algorithms:algorithms", "Algorithms and their cards: vime algorithms list|info NAME."),
+    "doctor": ("vime_cli.doctor.cli:doctor", "Look for what would keep a run from working here, with its fix."),
+    "explain": (
+        "vime_cli.explain.cli:explain",
+        "Arithmetic of a sample's loss: vime explain loss --run R --step K --sample I.",
+    ),
+    "version": ("vime_cli.version:version", "Show the versions of vime and of the stack below it."),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,6 +71,8 @@ def _reader_left() -> int:
 
 def _report(error: VimeError) -> int:
     if os.environ.get("VIME_DEBUG", "") not in ("", "0"):
+        import traceback
+
         traceback.print_exception(error)
     lines = error.violations if isinstance(error, ConfigError) else [str(error)]
     for line in lines:
@@ -60,27 +80,32 @@ def _report(error: VimeError) -> int:
     return error.exit_code
 
 
+def find(name: str) -> Run:
+    """The command of this name, the core's or a plugin's (``vime_register_commands``, of the same form).
+
+    Raises:
+        UsageError: there is none; names the nearest.
+    """
+    if name in COMMANDS:
+        from vime_core.plugin import load_target
+
+        command: Run = load_target(COMMANDS[name][0])
+        return command
+    from vime_core.plugin import Plugins, nearest
+
+    added = Plugins.load().commands
+    if name in added.names():
+        return added.resolve(name)
+    hint = nearest(name, [*COMMANDS, *added.names()])
+    raise UsageError(f"no command '{name}'{hint}; vime --help lists them")
+
+
 def _help() -> int:
-    """typer renders the table. Its commands are stubs: parameters would make it import pydantic, and rich costs more
-    than all of the rest."""
-    import typer
-
-    app = typer.Typer(
-        name="vime",
-        help="Reinforcement-learning post-training of language models.",
-        epilog="vime COMMAND --help shows a command's own help. Plugins may add commands: vime plugins list.",
-        rich_markup_mode=None,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-    )
-    for name, command in COMMANDS.items():
-        app.command(name, help=command.help)(_stub)
-    app(["--help"], prog_name="vime", standalone_mode=False)
+    print("Usage: vime COMMAND [ARGS]...\n\nReinforcement-learning post-training of language models.\n\nCommands:")
+    for name, (_, line) in COMMANDS.items():
+        print(f"  {name:<11}{line}")
+    print("\nvime COMMAND --help shows a command's own help. Plugins may add commands: vime plugins list.")
     return 0
-
-
-def _stub() -> None:
-    """Stands in the listing for a command that ``_dispatch`` runs."""
 
 
 if __name__ == "__main__":

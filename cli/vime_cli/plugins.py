@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def plugins(argv: list[str]) -> int:
-    """Run ``vime plugins ...``. argparse, because typer imports pydantic for any command that has parameters."""
+    """Run ``vime plugins ...``. The arguments are parsed by argparse, which costs no import of weight."""
     parser = argparse.ArgumentParser(prog="vime plugins", description="Installed plugins and what they provide.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="list installed plugins, from metadata alone")

@@ -17,7 +17,6 @@ STACK = {
     "ray": ("ray",),
     "numpy": ("numpy",),
     "pluggy": ("pluggy",),
-    "typer": ("typer",),
 }
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "vllm", "ray", "transformers", "megatron", "numpy", "pydantic", "rich"}
+HEAVY = {"torch", "vllm", "ray", "transformers", "megatron", "numpy", "pydantic", "rich", "typer"}
 
 
 def vime(*argv: str) -> subprocess.CompletedProcess[str]:
