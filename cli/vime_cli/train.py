@@ -36,6 +36,7 @@ def train(argv: list[str]) -> int:
     resolved = arguments.resolve(plugins.options)
     if show:
         return _show(resolved)
+    print(_opening(resolved), flush=True)  # what follows imports the stack, which takes seconds
     from vime_core.pipeline import run_plan
 
     try:
@@ -43,6 +44,12 @@ def train(argv: list[str]) -> int:
     finally:
         for line in plugins.failures():
             print(f"warning: {line}", file=sys.stderr)
+
+
+def _opening(resolved: ResolvedRun) -> str:
+    stages = [stage.name for stage in resolved.stages]
+    named = f", stages {', '.join(stages)}" if len(stages) > 1 else ""
+    return f"{resolved.stages[0].config.run.name}{named}: checking the configuration, then starting"
 
 
 def load_plugins(arguments: RunArguments) -> Plugins:
