@@ -323,7 +323,7 @@ class Config:
         wish = self.cluster.offload_rollout
         return self.cluster.colocate and (possible if wish is None else wish)
 
-    def trainer_parks(self, possible: bool) -> bool:
+    def offloads_trainer(self, possible: bool) -> bool:
         """The trainer gives the devices up while engines generate. possible: as for :meth:`engines_sleep`; beside
         engines that keep their memory it would be of no use."""
         wish = self.cluster.offload_train

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vime_core.observe.catalog import unknown
 from vime_core.observe.columns import evaluation_text
 from vime_core.observe.progress import Progress
 from vime_core.observe.runfolder import RunFolder
@@ -28,7 +27,6 @@ class Recorder:
         self.folder = run_folder
         self.progress = progress
         self.tally = Tally()
-        self.names: set[str] = set()
         self._tensorboard = tensorboard
         self._synced: dict[str, Any] = {}
 
@@ -60,12 +58,7 @@ class Recorder:
         if self._tensorboard is not None:
             self._tensorboard.close()
 
-    def unknown_names(self) -> list[str]:
-        """Names logged so far that the catalogue lacks. For tests: the run itself never looks names up."""
-        return unknown(self.names)
-
     def _write(self, step: int, row: Mapping[str, Any]) -> None:
-        self.names.update(row)
         self.tally.non_finite += self.folder.append_metrics(step, row)
         if self._tensorboard is not None:
             self._tensorboard.scalars(step, row)

@@ -40,7 +40,6 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.toml"
-        self.plugin_lock = path / "plugins.lock.json"
         self.metrics = path / "metrics.jsonl"
         self.receipts = path / "receipts.jsonl"
         self.report = path / "report.txt"

@@ -156,4 +156,4 @@ def device_sharing_of(
     if not (config.cluster.colocate and config.needs_engines):
         return DeviceSharing()
     level = config.cluster.rollout_sleep_level if config.engines_sleep(device.supports_sleep) else None
-    return SharedDevices(trainer, level, config.trainer_parks(device.supports_sleep), timed)
+    return SharedDevices(trainer, level, config.offloads_trainer(device.supports_sleep), timed)

@@ -73,7 +73,7 @@ def trainer_parts(plan: StagePlan, rank: Rank, phase: str) -> Iterator[Part]:
     costs = machine.costs
     if costs.trainer:
         yield Part("trainer: process", costs.trainer)
-    parked = phase == "rollout" and plan.inputs.config.trainer_parks(machine.sleeps)
+    parked = phase == "rollout" and plan.inputs.config.offloads_trainer(machine.sleeps)
     for part in memory.stays:
         yield Part(part.name, part.bytes, part.host or parked)
     passing = 0 if parked else _passing(memory.passing, phase, machine)

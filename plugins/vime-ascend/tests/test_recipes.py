@@ -37,14 +37,14 @@ MODELS = {
 }
 
 
-def said(recipe: Path, what: str) -> list[str]:
+def flag(recipe: Path, what: str) -> list[str]:
     return re.findall(rf"^# {what}: (.*)$", recipe.read_text(), re.MULTILINE)
 
 
 @pytest.fixture
 def resolved(tmp_path: Path):
     def build(recipe: Path):
-        kind, sizes = MODELS[said(recipe, "Model")[0]]
+        kind, sizes = MODELS[flag(recipe, "Model")[0]]
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **sizes}))
         (tmp_path / "data.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n' * 64)
         argv = [str(recipe), "--hf-checkpoint", str(tmp_path), "--prompt-data", str(tmp_path / "data.jsonl")]
@@ -69,22 +69,22 @@ def all_violations(config, model: dict) -> list[str]:
 def test_a_recipe_runs_as_far_as_it_says(recipe: Path, resolved) -> None:
     """Where nothing is in its way it breaks no rule; one that is blocked is refused, or needs an unreleased set."""
     config, model = resolved(recipe)
-    found, blocked = all_violations(config, model), said(recipe, "Blocked")
-    unreleased = chip_named(said(recipe, "Chip")[0]).experimental
+    found, blocked = all_violations(config, model), flag(recipe, "Blocked")
+    unreleased = chip_named(flag(recipe, "Chip")[0]).experimental
     assert bool(blocked) == (bool(found) or unreleased), found
-    assert config.plugins["ascend"].chip == said(recipe, "Chip")[0].lower()
+    assert config.plugins["ascend"].chip == flag(recipe, "Chip")[0].lower()
     assert config.plugin_specs == ("ascend",)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_says_what_is_verified_and_what_is_not(recipe: Path) -> None:
     for what in ("Model", "Chip", "Verified", "Not verified"):
-        assert len(said(recipe, what)) == 1, what
-    assert said(recipe, "Chip")[0].lower() == recipe.stem.rpartition("-")[2]
+        assert len(flag(recipe, what)) == 1, what
+    assert flag(recipe, "Chip")[0].lower() == recipe.stem.rpartition("-")[2]
 
 
 def test_there_is_one_for_each_model_and_none_without() -> None:
-    models = [said(recipe, "Model")[0] for recipe in RECIPES]
+    models = [flag(recipe, "Model")[0] for recipe in RECIPES]
     assert set(models) == set(MODELS)
     assert models.count("Qwen3-4B") == 2
 

@@ -42,14 +42,14 @@ MODELS = {
 }
 
 
-def said(recipe: Path, what: str) -> list[str]:
+def flag(recipe: Path, what: str) -> list[str]:
     return re.findall(rf"^# {what}: (.*)$", recipe.read_text(), re.MULTILINE)
 
 
 @pytest.fixture
 def resolved(tmp_path: Path):
     def build(recipe: Path):
-        kind, model = MODELS[said(recipe, "Model")[0]]
+        kind, model = MODELS[flag(recipe, "Model")[0]]
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **model}))
         (tmp_path / "data.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n' * 64)
         argv = [str(recipe), "--hf-checkpoint", str(tmp_path), "--prompt-data", str(tmp_path / "data.jsonl")]
@@ -76,22 +76,22 @@ def test_a_recipe_runs_as_far_as_it_says(recipe: Path, resolved) -> None:
     """Where nothing is in its way it breaks no rule; one that is blocked is refused."""
     config, model = resolved(recipe)
     found = all_violations(config, model)
-    assert bool(said(recipe, "Blocked")) == bool(found), found
+    assert bool(flag(recipe, "Blocked")) == bool(found), found
     assert config.plugin_specs == ("cuda",)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_says_what_is_verified_and_what_is_not(recipe: Path, resolved) -> None:
     for what in ("Model", "GPUs", "Verified", "Not verified"):
-        assert len(said(recipe, what)) == 1, what
+        assert len(flag(recipe, what)) == 1, what
     config, _ = resolved(recipe)
     engines = 0 if config.cluster.colocate else config.num_engines * config.cluster.rollout_num_gpus_per_engine
-    assert int(said(recipe, "GPUs")[0].split()[0]) == config.trainer_ranks + engines
+    assert int(flag(recipe, "GPUs")[0].split()[0]) == config.trainer_ranks + engines
     assert config.cluster.colocate is ("-colocated" in recipe.name)
 
 
 def test_there_is_one_for_each_model_and_none_without() -> None:
-    models = [said(recipe, "Model")[0] for recipe in RECIPES]
+    models = [flag(recipe, "Model")[0] for recipe in RECIPES]
     assert set(models) == set(MODELS)
     assert models.count("Qwen3-4B") == 2
 

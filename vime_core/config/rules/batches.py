@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vime_core.config.facts import Facts
-from vime_core.config.rules.option_text import said
+from vime_core.config.rules.option_text import flag
 from vime_core.config.sections import Config
 
 _SAMPLES = ("rollout_batch_size", "n_samples_per_prompt")
@@ -16,8 +16,8 @@ def step_by_global_batch(config: Config, facts: Facts) -> str | None:
     if not size or not samples or (size > 0 and samples % size == 0):
         return None
     return (
-        f"{samples} samples a step ({said(config, *_SAMPLES)}) are not a multiple of "
-        f"{said(config, 'global_batch_size')}; the rest would never be trained on: choose a divisor"
+        f"{samples} samples a step ({flag(config, *_SAMPLES)}) are not a multiple of "
+        f"{flag(config, 'global_batch_size')}; the rest would never be trained on: choose a divisor"
     )
 
 
@@ -27,12 +27,12 @@ def step_by_optimizer_steps(config: Config, facts: Facts) -> Iterator[str]:
         return
     if samples % steps:
         yield (
-            f"{said(config, 'num_steps_per_rollout')} does not divide {samples} samples a step "
-            f"({said(config, *_SAMPLES)}); choose a divisor"
+            f"{flag(config, 'num_steps_per_rollout')} does not divide {samples} samples a step "
+            f"({flag(config, *_SAMPLES)}); choose a divisor"
         )
     elif config.train.global_batch_size and config.train.global_batch_size * steps != samples:
         yield (
-            f"{said(config, 'num_steps_per_rollout', 'global_batch_size')} do not make the {samples} samples "
+            f"{flag(config, 'num_steps_per_rollout', 'global_batch_size')} do not make the {samples} samples "
             "of a step; give one of them"
         )
 
@@ -49,7 +49,7 @@ def global_batch_by_data_parallel(config: Config, facts: Facts) -> str | None:
     if not config.train.use_dynamic_batch_size and size % (parallel * micro):
         return (
             f"a global batch of {size} is not a multiple of data parallel {parallel} x "
-            f"{said(config, 'micro_batch_size')}; {_batch(config)}, or use --use-dynamic-batch-size"
+            f"{flag(config, 'micro_batch_size')}; {_batch(config)}, or use --use-dynamic-batch-size"
         )
     return None
 
@@ -61,12 +61,12 @@ def _data_parallel(config: Config) -> int:
 
 def _batch(config: Config) -> str:
     name = "global_batch_size" if config.train.global_batch_size else "num_steps_per_rollout"
-    return f"change {said(config, name, *_SAMPLES)}"
+    return f"change {flag(config, name, *_SAMPLES)}"
 
 
 def dynamic_batches(config: Config, facts: Facts) -> str | None:
     if config.train.use_dynamic_batch_size and config.train.max_tokens_per_gpu is None:
-        return f"{said(config, 'use_dynamic_batch_size')} needs --max-tokens-per-gpu"
+        return f"{flag(config, 'use_dynamic_batch_size')} needs --max-tokens-per-gpu"
     return None
 
 
@@ -88,7 +88,7 @@ def tokens_by_longest_sample(config: Config, facts: Facts) -> Iterator[str]:
         limit = getattr(config.train, name)
         if limit and limit * parallel < longest:
             yield (
-                f"{said(config, name)} x {said(config, 'context_parallel_size')} holds {limit * parallel} tokens, "
+                f"{flag(config, name)} x {flag(config, 'context_parallel_size')} holds {limit * parallel} tokens, "
                 f"a sample may have {longest}; raise it, or lower --rollout-max-response-len"
             )
 
@@ -105,7 +105,7 @@ def prompt_and_response_by_context(config: Config, facts: Facts) -> str | None:
         # without a prompt length, even the shortest prompt has a token
         if response and isinstance(limit, int) and limit > 0 and wanted + (prompt is None) > limit:
             return (
-                f"{said(config, 'rollout_max_prompt_len', 'rollout_max_response_len')} do not fit into "
+                f"{flag(config, 'rollout_max_prompt_len', 'rollout_max_response_len')} do not fit into "
                 f"{name} = {limit}; shorten one of them"
             )
     return None
@@ -114,21 +114,21 @@ def prompt_and_response_by_context(config: Config, facts: Facts) -> str | None:
 def context_by_model(config: Config, facts: Facts) -> str | None:
     length, limit = config.rollout.rollout_max_context_len, facts.number("max_position_embeddings")
     if length and limit and length > limit:
-        return f"{said(config, 'rollout_max_context_len')} is longer than the model's max_position_embeddings = {limit}"
+        return f"{flag(config, 'rollout_max_context_len')} is longer than the model's max_position_embeddings = {limit}"
     return None
 
 
 def evaluation_by_context(config: Config, facts: Facts) -> str | None:
     length, limit = config.eval.eval_max_response_len, facts.number("max_position_embeddings")
     if length and limit and length >= limit:
-        return f"{said(config, 'eval_max_response_len')} leaves no room for a prompt in the model's {limit} positions"
+        return f"{flag(config, 'eval_max_response_len')} leaves no room for a prompt in the model's {limit} positions"
     return None
 
 
 def over_sampling(config: Config, facts: Facts) -> str | None:
     more, size = config.rollout.over_sampling_batch_size, config.rollout.rollout_batch_size
     if more is not None and size is not None and more < size:
-        return f"{said(config, 'over_sampling_batch_size')} cannot fill a step: {said(config, 'rollout_batch_size')}"
+        return f"{flag(config, 'over_sampling_batch_size')} cannot fill a step: {flag(config, 'rollout_batch_size')}"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vime_core.config.facts import Facts
-from vime_core.config.rules.option_text import given, said
+from vime_core.config.rules.option_text import flag, given
 from vime_core.config.sections import Config
 
 _OPTIONS = ("offload_train", "offload_rollout", "rollout_sleep_level")
@@ -13,7 +13,7 @@ _OPTIONS = ("offload_train", "offload_rollout", "rollout_sleep_level")
 
 def shareable(config: Config, facts: Facts) -> str | None:
     if config.cluster.colocate and facts.supports_colocate is False:
-        return f"{said(config, 'colocate')}: {said(config, 'device')} cannot be shared; use --no-colocate"
+        return f"{flag(config, 'colocate')}: {flag(config, 'device')} cannot be shared; use --no-colocate"
     return None
 
 
@@ -21,7 +21,7 @@ def nobody_to_make_room_for(config: Config, facts: Facts) -> str | None:
     idle = [name for name in _OPTIONS if given(config, name)]
     if config.cluster.colocate or not idle:
         return None
-    return f"{said(config, *idle)}: trainer and engines have devices of their own; add --colocate or leave it out"
+    return f"{flag(config, *idle)}: trainer and engines have devices of their own; add --colocate or leave it out"
 
 
 def engines_on_the_trainers_devices(config: Config, facts: Facts) -> Iterator[str]:
@@ -30,12 +30,12 @@ def engines_on_the_trainers_devices(config: Config, facts: Facts) -> Iterator[st
     if not cluster.colocate or config.engine.rollout_external_engine_addrs or per < 1:
         return
     if config.engine_devices > config.trainer_ranks or config.num_engines < 1:
-        have = said(config, "actor_num_nodes", "actor_num_gpus_per_node")
-        want = said(config, "rollout_num_gpus", "rollout_num_gpus_per_engine")
-        yield f"{said(config, 'colocate')}: the trainer has the devices of {have}, the engines want {want}; use as few"
+        have = flag(config, "actor_num_nodes", "actor_num_gpus_per_node")
+        want = flag(config, "rollout_num_gpus", "rollout_num_gpus_per_engine")
+        yield f"{flag(config, 'colocate')}: the trainer has the devices of {have}, the engines want {want}; use as few"
     elif cluster.actor_num_nodes > 1 and cluster.actor_num_gpus_per_node % per:
-        parts = said(config, "rollout_num_gpus_per_engine", "actor_num_gpus_per_node")
-        yield f"{said(config, 'colocate')}: an engine has one node, so the first must divide the second: {parts}"
+        parts = flag(config, "rollout_num_gpus_per_engine", "actor_num_gpus_per_node")
+        yield f"{flag(config, 'colocate')}: an engine has one node, so the first must divide the second: {parts}"
 
 
 def sleep(config: Config, facts: Facts) -> Iterator[str]:
@@ -50,11 +50,11 @@ def sleep(config: Config, facts: Facts) -> Iterator[str]:
             "out, or add --no-offload-rollout"
         )
     if cluster.offload_rollout is False and given(config, "rollout_sleep_level"):
-        yield f"{said(config, 'rollout_sleep_level')}: no engine sleeps with {said(config, 'offload_rollout')}"
+        yield f"{flag(config, 'rollout_sleep_level')}: no engine sleeps with {flag(config, 'offload_rollout')}"
     if cluster.rollout_sleep_level == 2 and config.sync.update_weights_interval != 1:
         yield (
-            f"{said(config, 'rollout_sleep_level')} drops the engines' weights every step, but "
-            f"{said(config, 'update_weights_interval')} does not bring others every step; use --rollout-sleep-level 1"
+            f"{flag(config, 'rollout_sleep_level')} drops the engines' weights every step, but "
+            f"{flag(config, 'update_weights_interval')} does not bring others every step; use --rollout-sleep-level 1"
         )
 
 

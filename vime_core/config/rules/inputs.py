@@ -9,7 +9,7 @@ from pathlib import Path
 from vime_core.config.facts import Facts
 from vime_core.config.nearest import did_you_mean
 from vime_core.config.placeholder import placeholders
-from vime_core.config.rules.option_text import said, value_of
+from vime_core.config.rules.option_text import flag, value_of
 from vime_core.config.sections import Config
 
 #: options that take ``file.py:function``
@@ -29,9 +29,9 @@ def checkpoint_folder(config: Config, facts: Facts) -> str | None:
     if path is None or placeholders(path) or facts.model is not None:
         return None
     if not Path(path).is_dir():
-        return f"{said(config, 'hf_checkpoint')} is not a folder here; give a downloaded Hugging Face checkpoint"
+        return f"{flag(config, 'hf_checkpoint')} is not a folder here; give a downloaded Hugging Face checkpoint"
     if not (Path(path) / "config.json").is_file():
-        return f"{said(config, 'hf_checkpoint')} holds no config.json; give a Hugging Face checkpoint folder"
+        return f"{flag(config, 'hf_checkpoint')} holds no config.json; give a Hugging Face checkpoint folder"
     return None
 
 
@@ -55,9 +55,9 @@ def resume_folder(config: Config, facts: Facts) -> Iterator[str]:
     """A first start may name the folder that it is going to save to."""
     load, save = config.model.load, config.model.save
     if load is not None and not placeholders(load) and load != save and not Path(load).is_dir():
-        yield f"{said(config, 'load')} is not a folder; leave it out to start from --hf-checkpoint"
+        yield f"{flag(config, 'load')} is not a folder; leave it out to start from --hf-checkpoint"
     if load is None and config.model.ckpt_step is not None:
-        yield f"{said(config, 'ckpt_step')} needs --load FOLDER"
+        yield f"{flag(config, 'ckpt_step')} needs --load FOLDER"
 
 
 def code_files(config: Config, facts: Facts) -> Iterator[str]:
@@ -65,9 +65,9 @@ def code_files(config: Config, facts: Facts) -> Iterator[str]:
         text = value_of(config, name)
         file = str(text).rpartition(":")[0]
         if text is not None and file.endswith(".py") and not placeholders(file) and not Path(file).is_file():
-            yield f"{said(config, name)}: there is no file {file}{_near(Path(file))}"
+            yield f"{flag(config, name)}: there is no file {file}{_near(Path(file))}"
         elif text is not None and str(text).endswith(".py"):
-            yield f"{said(config, name)} names a file; name the function in it too: {text}:FUNCTION"
+            yield f"{flag(config, name)} names a file; name the function in it too: {text}:FUNCTION"
 
 
 def model_type(config: Config, facts: Facts) -> str | None:
@@ -78,7 +78,7 @@ def model_type(config: Config, facts: Facts) -> str | None:
         return None
     known = ", ".join(sorted(facts.model_types))
     return (
-        f"{said(config, 'hf_checkpoint')} is of model type {kind!r}, which the trainer cannot load"
+        f"{flag(config, 'hf_checkpoint')} is of model type {kind!r}, which the trainer cannot load"
         f"{did_you_mean(str(kind), facts.model_types)} (it loads: {known})"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vime_core.config.facts import Facts
-from vime_core.config.rules.option_text import said
+from vime_core.config.rules.option_text import flag
 from vime_core.config.sections import Config
 
 _TRAINER = ("actor_num_nodes", "actor_num_gpus_per_node")
@@ -17,8 +17,8 @@ def ranks_by_model_parallel(config: Config, facts: Facts) -> str | None:
     if size < 1 or config.trainer_ranks % size == 0:
         return None
     return (
-        f"{config.trainer_ranks} trainer ranks cannot hold whole replicas of {size} ranks: {said(config, *_TRAINER)}, "
-        f"{said(config, *_MODEL_PARALLEL)}; make their product divide the ranks"
+        f"{config.trainer_ranks} trainer ranks cannot hold whole replicas of {size} ranks: {flag(config, *_TRAINER)}, "
+        f"{flag(config, *_MODEL_PARALLEL)}; make their product divide the ranks"
     )
 
 
@@ -30,7 +30,7 @@ def ranks_by_expert_parallel(config: Config, facts: Facts) -> str | None:
         return None
     return (
         f"{config.trainer_ranks} trainer ranks are not a multiple of {size} (expert tensor x expert x pipeline): "
-        f"{said(config, 'expert_model_parallel_size', 'pipeline_model_parallel_size')}; add ranks or split less"
+        f"{flag(config, 'expert_model_parallel_size', 'pipeline_model_parallel_size')}; add ranks or split less"
     )
 
 
@@ -45,9 +45,9 @@ def heads_by_tensor_parallel(config: Config, facts: Facts) -> Iterator[str]:
         if size < 1:
             continue
         if heads and heads % size:
-            yield f"{said(config, name)} must be a divisor of the model's {heads} attention heads"
+            yield f"{flag(config, name)} must be a divisor of the model's {heads} attention heads"
         elif groups and groups % size and not (copies and size % groups == 0):
-            yield f"{said(config, name)} must be a divisor of the model's {groups} key-value heads"
+            yield f"{flag(config, name)} must be a divisor of the model's {groups} key-value heads"
 
 
 def layers_by_pipeline(config: Config, facts: Facts) -> str | None:
@@ -60,7 +60,7 @@ def layers_by_pipeline(config: Config, facts: Facts) -> str | None:
     if not layers or size < 1 or layers % size == 0 or uneven & set(config.megatron_extra):
         return None
     return (
-        f"{said(config, 'pipeline_model_parallel_size')} does not divide the model's {layers} layers; choose a divisor "
+        f"{flag(config, 'pipeline_model_parallel_size')} does not divide the model's {layers} layers; choose a divisor "
         "or give --num-layers-in-first-pipeline-stage"
     )
 
@@ -70,20 +70,20 @@ def experts_by_expert_parallel(config: Config, facts: Facts) -> str | None:
     if size <= 1 or facts.model is None:
         return None
     if not facts.experts:
-        return f"{said(config, 'expert_model_parallel_size')}, but the model has no experts; leave it at 1"
+        return f"{flag(config, 'expert_model_parallel_size')}, but the model has no experts; leave it at 1"
     if facts.experts % size:
-        return f"{said(config, 'expert_model_parallel_size')} does not divide the model's {facts.experts} experts"
+        return f"{flag(config, 'expert_model_parallel_size')} does not divide the model's {facts.experts} experts"
     return None
 
 
 def sequence_parallel(config: Config, facts: Facts) -> str | None:
     m = config.megatron
     if m.sequence_parallel and m.tensor_model_parallel_size < 2:
-        return f"{said(config, 'sequence_parallel')} needs more than {said(config, 'tensor_model_parallel_size')}"
+        return f"{flag(config, 'sequence_parallel')} needs more than {flag(config, 'tensor_model_parallel_size')}"
     if facts.experts and m.tensor_model_parallel_size > 1 and not m.sequence_parallel:
         return (
-            f"{said(config, 'tensor_model_parallel_size')} of a model with experts needs --sequence-parallel "
-            f"({said(config, 'sequence_parallel')})"
+            f"{flag(config, 'tensor_model_parallel_size')} of a model with experts needs --sequence-parallel "
+            f"({flag(config, 'sequence_parallel')})"
         )
     return None
 
@@ -93,7 +93,7 @@ def engines_by_devices(config: Config, facts: Facts) -> str | None:
     if total is None or per < 1 or total % per == 0:
         return None
     return (
-        f"{said(config, 'rollout_num_gpus')} is not a multiple of {said(config, 'rollout_num_gpus_per_engine')}; "
+        f"{flag(config, 'rollout_num_gpus')} is not a multiple of {flag(config, 'rollout_num_gpus_per_engine')}; "
         "engines would be left with too few devices"
     )
 
@@ -102,22 +102,22 @@ def external_engines(config: Config, facts: Facts) -> Iterator[str]:
     """Engines that vime does not start take no devices of its own and no arguments."""
     if not config.engine.rollout_external_engine_addrs:
         return
-    external = said(config, "rollout_external_engine_addrs")
+    external = flag(config, "rollout_external_engine_addrs")
     if config.cluster.rollout_num_gpus is not None:
-        yield f"{external} excludes {said(config, 'rollout_num_gpus')}: vime starts no engine; leave out one of them"
+        yield f"{external} excludes {flag(config, 'rollout_num_gpus')}: vime starts no engine; leave out one of them"
     if config.cluster.colocate:
-        yield f"{external} excludes {said(config, 'colocate')}: those engines have devices of their own"
+        yield f"{external} excludes {flag(config, 'colocate')}: those engines have devices of their own"
     for name in config.vllm:
-        flag = "--vllm-" + name.replace("_", "-")
-        yield f"{external} excludes {flag} ({config.provenance.get('vllm_' + name, 'default')}): vime starts no engine"
+        vllm = "--vllm-" + name.replace("_", "-")
+        yield f"{external} excludes {vllm} ({config.provenance.get('vllm_' + name, 'default')}): vime starts no engine"
 
 
 def transport(config: Config, facts: Facts) -> Iterator[str]:
     if config.engine.engine_transport != "direct":
         return
-    direct = said(config, "engine_transport")
+    direct = flag(config, "engine_transport")
     if config.engine.rollout_external_engine_addrs:
-        yield f"{direct} reaches only an engine that vime starts, not {said(config, 'rollout_external_engine_addrs')}"
+        yield f"{direct} reaches only an engine that vime starts, not {flag(config, 'rollout_external_engine_addrs')}"
     elif config.num_engines > 1:
         yield f"{direct} serves one engine, here are {config.num_engines}: use --engine-transport router"
     if config.engine.vllm_router_ip or config.router:
@@ -127,10 +127,10 @@ def transport(config: Config, facts: Facts) -> Iterator[str]:
 def external_router(config: Config, facts: Facts) -> Iterator[str]:
     ip, port = config.engine.vllm_router_ip, config.engine.vllm_router_port
     if (ip is None) != (port is None):
-        yield f"{said(config, 'vllm_router_ip', 'vllm_router_port')}: give both, or neither"
+        yield f"{flag(config, 'vllm_router_ip', 'vllm_router_port')}: give both, or neither"
     if ip and config.router:
         names = ", ".join("--router-" + name.replace("_", "-") for name in config.router)
-        yield f"{said(config, 'vllm_router_ip')} is a router that vime does not start; {names} cannot reach it"
+        yield f"{flag(config, 'vllm_router_ip')} is a router that vime does not start; {names} cannot reach it"
 
 
 RULES = (

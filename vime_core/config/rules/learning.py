@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from vime_core.config.catalogue import as_flag
 from vime_core.config.facts import Facts
 from vime_core.config.nearest import did_you_mean
-from vime_core.config.rules.option_text import said
+from vime_core.config.rules.option_text import flag
 from vime_core.config.sections import AlgorithmSection, Config
 
 AGGREGATIONS = ("sample_mean", "rollout_mean", "token_mean", "fixed_length", "prompt_mean")
@@ -21,8 +21,8 @@ def group_of_one(config: Config, facts: Facts) -> str | None:
     if is_sft(config) or not facts.group_based or config.rollout.n_samples_per_prompt != 1:
         return None
     return (
-        f"{said(config, 'advantage_estimator')} compares samples of one prompt, and "
-        f"{said(config, 'n_samples_per_prompt')} leaves nothing to compare (every advantage is 0); give 2 or more"
+        f"{flag(config, 'advantage_estimator')} compares samples of one prompt, and "
+        f"{flag(config, 'n_samples_per_prompt')} leaves nothing to compare (every advantage is 0); give 2 or more"
     )
 
 
@@ -32,7 +32,7 @@ def reward_is_given(config: Config, facts: Facts) -> Iterator[str]:
     if not is_sft(config) and (facts.needs is None or "reward" in facts.needs):
         yield "--reward is missing: give a registered name, pkg.mod:function or file.py:function"
     elif config.eval.eval_interval is not None and config.eval.eval_reward is None:
-        yield f"{said(config, 'eval_interval')} has nothing to score with: give --eval-reward or --reward"
+        yield f"{flag(config, 'eval_interval')} has nothing to score with: give --eval-reward or --reward"
 
 
 def loss_and_rollout(config: Config, facts: Facts) -> str | None:
@@ -42,14 +42,14 @@ def loss_and_rollout(config: Config, facts: Facts) -> str | None:
     if is_sft(config) and config.rollout.rollout_function != "generate":
         return None  # somebody's own rollout may well bring finished responses
     return (
-        f"{said(config, 'loss_type', 'rollout_function')} do not go together: supervised training is "
+        f"{flag(config, 'loss_type', 'rollout_function')} do not go together: supervised training is "
         "--loss-type sft_loss --rollout-function sft"
     )
 
 
 def labels_for_sft(config: Config, facts: Facts) -> str | None:
     if config.rollout.rollout_function == "sft" and config.data.label_key is None:
-        return f"{said(config, 'rollout_function')} trains on labels: give --label-key"
+        return f"{flag(config, 'rollout_function')} trains on labels: give --label-key"
     return None
 
 
@@ -61,7 +61,7 @@ def unread_options(config: Config, facts: Facts) -> Iterator[str]:
     fields = [f for f, spec in AlgorithmSection.__dataclass_fields__.items() if spec.metadata.get("algorithm")]
     for field in fields:
         if getattr(config.algorithm, field) is not None and field not in known:
-            yield f"{said(config, field)} is not read by {name}{did_you_mean(field, known)} {_reads(known)}"
+            yield f"{flag(config, field)} is not read by {name}{did_you_mean(field, known)} {_reads(known)}"
     source = config.provenance.get("algorithm_options", "default")
     for option in config.algorithm.algorithm_options:
         if option not in known:
@@ -82,7 +82,7 @@ def comparable_log_probs(config: Config, facts: Facts) -> Iterator[str]:
     for name, off in (("rollout_top_p", 1.0), ("rollout_top_k", -1)):
         if getattr(config.rollout, name) != off:
             yield (
-                f"{said(config, name)} cuts the distribution, so that engine and trainer log-probs cannot be compared; "
+                f"{flag(config, name)} cuts the distribution, so that engine and trainer log-probs cannot be compared; "
                 f"leave it at {off} (--eval-{name.removeprefix('rollout_').replace('_', '-')} is free)"
             )
 
@@ -91,16 +91,16 @@ def aggregation(config: Config, facts: Facts) -> Iterator[str]:
     name = config.train.aggregation
     if name is not None and name not in AGGREGATIONS:
         near = did_you_mean(name, AGGREGATIONS)
-        yield f"{said(config, 'aggregation')} is unknown{near} (there are {', '.join(AGGREGATIONS)})"
+        yield f"{flag(config, 'aggregation')} is unknown{near} (there are {', '.join(AGGREGATIONS)})"
     if name is not None and config.train.calculate_per_token_loss:
-        both = said(config, "calculate_per_token_loss", "aggregation")
+        both = flag(config, "calculate_per_token_loss", "aggregation")
         yield f"{both} both choose the weights of tokens; give one of them"
 
 
 def group_reward(config: Config, facts: Facts) -> str | None:
     if config.rollout.group_rm and config.eval.eval_interval is not None and config.eval.eval_reward is None:
         return (
-            f"{said(config, 'group_rm')} judges groups, and an evaluation scores samples one by one: give --eval-reward"
+            f"{flag(config, 'group_rm')} judges groups, and an evaluation scores samples one by one: give --eval-reward"
             if config.eval.n_samples_per_eval_prompt == 1
             else None
         )
@@ -110,7 +110,7 @@ def group_reward(config: Config, facts: Facts) -> str | None:
 def learning_rates(config: Config, facts: Facts) -> str | None:
     m = config.megatron
     if m.min_lr > m.lr and m.lr_decay_style != "constant":
-        return f"{said(config, 'min_lr')} is above {said(config, 'lr')}"
+        return f"{flag(config, 'min_lr')} is above {flag(config, 'lr')}"
     return None
 
 

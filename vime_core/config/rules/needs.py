@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from vime_core.config.catalogue import as_flag
 from vime_core.config.facts import Facts
-from vime_core.config.rules.option_text import given, said, value_of
+from vime_core.config.rules.option_text import flag, given, value_of
 from vime_core.config.sections import Config
 
 #: column -> what to give so that there is one
@@ -29,7 +29,7 @@ def needs_are_met(config: Config, facts: Facts) -> Iterator[str]:
     lacking = sorted(facts.needs - facts.supplies)
     hints = [f"{column} ({HOW.get(column, 'nothing in this run computes it')})" for column in lacking]
     if hints:
-        yield f"{said(config, 'advantage_estimator')}, as it is used here, needs {'; '.join(hints)}"
+        yield f"{flag(config, 'advantage_estimator')}, as it is used here, needs {'; '.join(hints)}"
 
 
 def models_are_needed(config: Config, facts: Facts) -> Iterator[str]:
@@ -39,7 +39,7 @@ def models_are_needed(config: Config, facts: Facts) -> Iterator[str]:
     for column, (options, what) in MODELS.items():
         idle = [name for name in options if given(config, name)]
         if idle and column not in facts.needs:
-            yield f"{said(config, *idle)}: nothing in this run needs {what}; leave it out"
+            yield f"{flag(config, *idle)}: nothing in this run needs {what}; leave it out"
 
 
 def teacher_is_named(config: Config, facts: Facts) -> Iterator[str]:
@@ -50,9 +50,9 @@ def teacher_is_named(config: Config, facts: Facts) -> Iterator[str]:
     for kind, name in folders.items():
         chosen, folder = config.algorithm.opd_type == kind, value_of(config, name)
         if chosen and folder is None:
-            yield f"{said(config, 'opd_type')} has no teacher: give {as_flag(name)} FOLDER"
+            yield f"{flag(config, 'opd_type')} has no teacher: give {as_flag(name)} FOLDER"
         elif not chosen and config.algorithm.opd_type is not None and folder is not None:
-            yield f"{said(config, name)} belongs to --opd-type {kind}; {said(config, 'opd_type')} does not read it"
+            yield f"{flag(config, name)} belongs to --opd-type {kind}; {flag(config, 'opd_type')} does not read it"
 
 
 RULES = (needs_are_met, models_are_needed, teacher_is_named)

@@ -26,7 +26,7 @@ def given(config: Config, name: str) -> bool:
     return not (source.startswith("recipe ") and value == value_of(Config(), name))
 
 
-def said(config: Config, *names: str) -> str:
+def flag(config: Config, *names: str) -> str:
     """``--lr 1e-05 (flag --lr) and --min-lr 0.1 (default)``."""
     return " and ".join(_one(config, name) for name in names)
 

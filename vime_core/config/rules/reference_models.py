@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from vime_core.config.architecture import differences
 from vime_core.config.facts import Facts, read_model
 from vime_core.config.placeholder import placeholders
-from vime_core.config.rules.option_text import said, value_of
+from vime_core.config.rules.option_text import flag, value_of
 from vime_core.config.sections import Config
 
 #: they take the policy's place
@@ -23,10 +23,10 @@ def same_architecture(config: Config, facts: Facts) -> Iterator[str]:
             continue
         model = read_model(folder)
         if model is None:
-            yield f"{said(config, name)} holds no config.json; give a Hugging Face checkpoint folder"
+            yield f"{flag(config, name)} holds no config.json; give a Hugging Face checkpoint folder"
         elif name in _ALIKE and facts.model is not None and (found := differences(facts.model, model)):
             yield (
-                f"{said(config, name)} is another architecture than {said(config, 'hf_checkpoint')} "
+                f"{flag(config, name)} is another architecture than {flag(config, 'hf_checkpoint')} "
                 f"({'; '.join(found)}); only the weights may differ"
             )
 

@@ -8,7 +8,7 @@ from vime_core.api import ConfigError
 from vime_core.config import expression
 from vime_core.config.catalogue import as_flag
 from vime_core.config.facts import Facts
-from vime_core.config.rules.option_text import said, value_of
+from vime_core.config.rules.option_text import flag, value_of
 from vime_core.config.sections import Config
 
 AT_LEAST_ONE = (
@@ -87,9 +87,9 @@ def ranges(config: Config, facts: Facts) -> Iterator[str]:
         for name in names:
             value = value_of(config, name)
             if value is not None and not fits(value):
-                yield f"{said(config, name)} must be {bound}"
+                yield f"{flag(config, name)} must be {bound}"
     if not 0 <= config.rollout.rollout_max_failure_ratio <= 1:
-        yield f"{said(config, 'rollout_max_failure_ratio')} is a share: give a number between 0 and 1"
+        yield f"{flag(config, 'rollout_max_failure_ratio')} is a share: give a number between 0 and 1"
 
 
 def must_be_given(config: Config, facts: Facts) -> Iterator[str]:
@@ -118,23 +118,23 @@ def response_length(config: Config, facts: Facts) -> str | None:
 
 def save_needs_a_folder(config: Config, facts: Facts) -> str | None:
     if config.model.save_interval is not None and config.model.save is None:
-        return f"{said(config, 'save_interval')} has nowhere to save: give --save FOLDER"
+        return f"{flag(config, 'save_interval')} has nowhere to save: give --save FOLDER"
     return None
 
 
 def evaluation_needs_data(config: Config, facts: Facts) -> str | None:
     if config.eval.eval_interval is not None and not config.eval.eval_prompt_data:
-        return f"{said(config, 'eval_interval')} has no data set: give --eval-prompt-data NAME PATH"
+        return f"{flag(config, 'eval_interval')} has no data set: give --eval-prompt-data NAME PATH"
     return None
 
 
 def evaluation_pairs(config: Config, facts: Facts) -> Iterator[str]:
     pairs = config.eval.eval_prompt_data
     if len(pairs) % 2:
-        yield f"{said(config, 'eval_prompt_data')} must be pairs: NAME PATH [NAME PATH ...]"
+        yield f"{flag(config, 'eval_prompt_data')} must be pairs: NAME PATH [NAME PATH ...]"
     names = pairs[::2]
     yield from (
-        f"{said(config, 'eval_prompt_data')} names {name!r} twice; give each data set its own name"
+        f"{flag(config, 'eval_prompt_data')} names {name!r} twice; give each data set its own name"
         for name in sorted(set(names))
         if names.count(name) > 1 and not len(pairs) % 2
     )
@@ -152,7 +152,7 @@ def goals(config: Config, facts: Facts) -> Iterator[str]:
             yield f"{as_flag(name)} ({config.provenance.get(name, 'default')}): {error}"
             continue
         if metric.startswith("eval/") and config.eval.eval_interval is None:
-            yield f"{said(config, name)} looks at an evaluation: give --eval-interval and --eval-prompt-data"
+            yield f"{flag(config, name)} looks at an evaluation: give --eval-interval and --eval-prompt-data"
 
 
 RULES = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from vime_core.config.catalogue import as_flag
 from vime_core.config.facts import Facts
-from vime_core.config.rules.option_text import given, said, value_of
+from vime_core.config.rules.option_text import flag, given, value_of
 from vime_core.config.sections import Config
 
 #: option -> the option without which nobody reads it
@@ -36,7 +36,7 @@ def switched_on(config: Config, facts: Facts) -> Iterator[str]:
         return
     for name, switch in SWITCHES.items():
         if given(config, name) and not value_of(config, switch):
-            yield f"{said(config, name)} is not read without {as_flag(switch)}"
+            yield f"{flag(config, name)} is not read without {as_flag(switch)}"
 
 
 def kl_in_one_place(config: Config, facts: Facts) -> str | None:
@@ -44,9 +44,9 @@ def kl_in_one_place(config: Config, facts: Facts) -> str | None:
     if not a.use_kl_loss or _supervised(config):
         return None
     if a.kl_coef:
-        return f"{said(config, 'kl_coef', 'use_kl_loss')} put the KL in the reward and in the loss; choose one"
+        return f"{flag(config, 'kl_coef', 'use_kl_loss')} put the KL in the reward and in the loss; choose one"
     if a.algorithm_options.get("kl_coef"):
-        return f"--algorithm-options kl_coef and {said(config, 'use_kl_loss')} put the KL in both; choose one"
+        return f"--algorithm-options kl_coef and {flag(config, 'use_kl_loss')} put the KL in both; choose one"
     return None
 
 
@@ -56,10 +56,10 @@ def kl_loss_pulls(config: Config, facts: Facts) -> Iterator[str]:
     if not a.use_kl_loss or _supervised(config):
         return
     if a.kl_loss_coef <= 0:
-        yield f"{said(config, 'kl_loss_coef')} must be above 0 with {said(config, 'use_kl_loss')}"
+        yield f"{flag(config, 'kl_loss_coef')} must be above 0 with {flag(config, 'use_kl_loss')}"
     if a.kl_loss_type == "k1" and not a.use_unbiased_kl:
         yield (
-            f"{said(config, 'kl_loss_type')} as a loss pulls nowhere: the gradient of logp - ref_logp is zero on "
+            f"{flag(config, 'kl_loss_type')} as a loss pulls nowhere: the gradient of logp - ref_logp is zero on "
             "average; give --kl-loss-type k2 (reverse KL) or k3 (forward KL), or --use-unbiased-kl"
         )
 
@@ -71,18 +71,18 @@ def one_correction(config: Config, facts: Facts) -> Iterator[str]:
     if not chosen or _supervised(config):
         return
     if a.use_tis and a.correction is not None:
-        yield f"{said(config, 'use_tis', 'correction')} are two corrections of one gap; give one of them"
+        yield f"{flag(config, 'use_tis', 'correction')} are two corrections of one gap; give one of them"
     if a.use_opsm and a.correction == "opsm":
-        yield f"{said(config, 'use_opsm', 'correction')} are the same; give one of them"
+        yield f"{flag(config, 'use_opsm', 'correction')} are the same; give one of them"
     if a.use_tis and not 0 <= a.tis_clip_low <= a.tis_clip:
-        yield f"{said(config, 'tis_clip_low', 'tis_clip')} must be bounds: 0 <= low <= high"
+        yield f"{flag(config, 'tis_clip_low', 'tis_clip')} must be bounds: 0 <= low <= high"
     if a.use_rollout_logprobs:
         yield (
-            f"{said(config, *chosen)}: nothing is left to correct where {said(config, 'use_rollout_logprobs')} makes "
+            f"{flag(config, *chosen)}: nothing is left to correct where {flag(config, 'use_rollout_logprobs')} makes "
             "the sampler the old policy; give one of them"
         )
     if "rollout_logp" in (facts.reads or ()):
-        yield f"{said(config, *chosen)}: {said(config, 'advantage_estimator')} compares with the sampler itself"
+        yield f"{flag(config, *chosen)}: {flag(config, 'advantage_estimator')} compares with the sampler itself"
 
 
 def one_teacher(config: Config, facts: Facts) -> Iterator[str]:
@@ -91,13 +91,13 @@ def one_teacher(config: Config, facts: Facts) -> Iterator[str]:
     if _supervised(config):
         return
     if a.use_opd and own:
-        yield f"{said(config, 'advantage_estimator')} has a teacher's term already; leave out {said(config, 'use_opd')}"
+        yield f"{flag(config, 'advantage_estimator')} has a teacher's term already; leave out {flag(config, 'use_opd')}"
     if a.use_opd and a.opd_kl_coef <= 0:
-        yield f"{said(config, 'opd_kl_coef')} must be above 0"
+        yield f"{flag(config, 'opd_kl_coef')} must be above 0"
     if a.normalize_advantages and own:
         yield (
-            f"{said(config, 'normalize_advantages')} would rescale the teacher's term of "
-            f"{said(config, 'advantage_estimator')} away; leave it out"
+            f"{flag(config, 'normalize_advantages')} would rescale the teacher's term of "
+            f"{flag(config, 'advantage_estimator')} away; leave it out"
         )
 
 
@@ -107,12 +107,12 @@ def overlong(config: Config, facts: Facts) -> Iterator[str]:
     if not buffer or _supervised(config):
         return
     if longest is not None and not 0 < buffer < longest:
-        limit = said(config, "rollout_max_response_len")
-        yield f"{said(config, 'overlong_buffer_len')} must be above 0 and below {limit}"
+        limit = flag(config, "rollout_max_response_len")
+        yield f"{flag(config, 'overlong_buffer_len')} must be above 0 and below {limit}"
     if config.algorithm.overlong_penalty_factor <= 0:
-        yield f"{said(config, 'overlong_penalty_factor')} must be above 0"
+        yield f"{flag(config, 'overlong_penalty_factor')} must be above 0"
     if facts.reads is not None and "reward" not in facts.reads:
-        yield f"{said(config, 'overlong_buffer_len')}: {said(config, 'advantage_estimator')} reads no reward"
+        yield f"{flag(config, 'overlong_buffer_len')}: {flag(config, 'advantage_estimator')} reads no reward"
 
 
 def plain_gradient(config: Config, facts: Facts) -> Iterator[str]:
@@ -121,7 +121,7 @@ def plain_gradient(config: Config, facts: Facts) -> Iterator[str]:
         return
     clips = [name for name in ("eps_clip", "eps_clip_high", "eps_clip_c") if given(config, name)]
     if clips:
-        yield f"{said(config, *clips)} is not read with {said(config, 'pg_loss_type')}, which has no ratio to clip"
+        yield f"{flag(config, *clips)} is not read with {flag(config, 'pg_loss_type')}, which has no ratio to clip"
 
 
 def score_centring(config: Config, facts: Facts) -> Iterator[str]:
@@ -129,24 +129,24 @@ def score_centring(config: Config, facts: Facts) -> Iterator[str]:
     a = config.algorithm
     if not a.use_score_centering or _supervised(config):
         return
-    here = said(config, "use_score_centering")
+    here = flag(config, "use_score_centering")
     if a.pg_loss_type != "reinforce":
         yield f"{here} centres the plain policy gradient: give --pg-loss-type reinforce"
     if a.use_opsm:
-        yield f"{said(config, 'use_opsm')} drops whole sequences, which {here} does not know of; give one of them"
+        yield f"{flag(config, 'use_opsm')} drops whole sequences, which {here} does not know of; give one of them"
     if a.correction not in (None, "icepop"):
-        yield f"{said(config, 'correction')} is no weight of single tokens; with {here} give --use-tis or icepop"
+        yield f"{flag(config, 'correction')} is no weight of single tokens; with {here} give --use-tis or icepop"
     odd = sorted(set(a.correction_options) - {"low", "high"})
     if odd:
-        yield f"{said(config, 'correction_options')}: {here} reads low and high, not {', '.join(odd)}"
+        yield f"{flag(config, 'correction_options')}: {here} reads low and high, not {', '.join(odd)}"
     if a.use_opd:
-        yield f"{said(config, 'use_opd')} and {here} do not go together: the teacher's term has another mean"
+        yield f"{flag(config, 'use_opd')} and {here} do not go together: the teacher's term has another mean"
     if a.use_rollout_logprobs:
-        yield f"{said(config, 'use_rollout_logprobs')}: {here} reads the policy's own log-probs; leave it out"
+        yield f"{flag(config, 'use_rollout_logprobs')}: {here} reads the policy's own log-probs; leave it out"
     size = facts.number("vocab_size")
     if a.score_centering_top_k < 1 or (size is not None and a.score_centering_top_k >= size):
         limit = f", below the vocabulary's {size}" if size is not None else ""
-        yield f"{said(config, 'score_centering_top_k')} must be at least 1{limit}"
+        yield f"{flag(config, 'score_centering_top_k')} must be at least 1{limit}"
 
 
 RULES = (
