@@ -35,7 +35,7 @@ class CommandLine:
 
 
 def split(argv: Sequence[str]) -> CommandLine:
-    """Cut an argument list. Needs no knowledge of any flag but ``--plugin``."""
+    """Split an argument list. Needs no knowledge of any flag but ``--plugin``."""
     recipe: str | None = None
     plugins: list[str] = []
     flags: list[tuple[str, list[str], bool]] = []

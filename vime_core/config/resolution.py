@@ -43,7 +43,7 @@ class ResolvedRun:
 
 @dataclass(frozen=True)
 class RunArguments:
-    """What a run is asked for, before any name in it is known: the argument list cut, the recipe file parsed."""
+    """What a run is asked for, before any name in it is known: the argument list split, the recipe file parsed."""
 
     line: flags.CommandLine
     recipe: recipe.Recipe

@@ -91,7 +91,7 @@ def make_bridge(config: Config, device: DeviceBackend, hf_folder: str) -> Any:
     """An mbridge ``Bridge`` whose TransformerConfig has the device's and then the user's values.
 
     Raises:
-        ConfigError: see :func:`read_hf_config`; or the model cannot be cut as the layout asks.
+        ConfigError: see :func:`read_hf_config`; or the model cannot be divided as the layout asks.
     """
     import torch
     from mbridge import AutoBridge
@@ -127,7 +127,7 @@ def _values(config: Config, hf: Any) -> dict[str, Any]:
         "variable_seq_lengths": True,
         "calculate_per_token_loss": True,
         "recompute_granularity": m.recompute_granularity,
-        # All weights come from the checkpoint. Initialisation stays on, because it also marks how weights are cut.
+        # All weights come from the checkpoint. Initialisation stays on, because it also marks how weights are divided.
         "init_method": no_op_init,
         "output_layer_init_method": no_op_init,
         "embedding_init_method": no_op_init,
@@ -179,8 +179,8 @@ def set_rotary(model: Any, hf: Any) -> None:
 
 # export ----------------------------------------------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True)
-class Weight:
-    """One Megatron weight: on which pipeline rank and chunk, under which names, and how it is cut."""
+class ShardedParameter:
+    """One Megatron weight: on which pipeline rank and chunk, under which names, along which dimension it is divided."""
 
     stage: int
     chunk: int
@@ -188,7 +188,7 @@ class Weight:
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    cut: int | None
+    partition_dim: int | None
 
     @property
     def of_expert(self) -> bool:
@@ -206,7 +206,7 @@ class Exporter:
 
     def __init__(self, bridge: Any, chunks: Sequence[Any], device: torch.device) -> None:
         self._bridge, self._chunks, self._device = bridge, chunks, device
-        self._plan: list[Weight] | None = None
+        self._plan: list[ShardedParameter] | None = None
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         seen: set[str] = set()
@@ -220,27 +220,23 @@ class Exporter:
                         seen.add(hf_name)
                         yield hf_name, hf_tensor
 
-    def _agreed(self, states: Sequence[Mapping[str, torch.Tensor]]) -> list[Weight]:
+    def _agreed(self, states: Sequence[Mapping[str, torch.Tensor]]) -> list[ShardedParameter]:
         if self._plan is None:
             import torch.distributed as dist
 
             mpu = self._bridge.mpu
-            mine: list[Weight] = []
+            mine: list[ShardedParameter] = []
             for number, (chunk, state) in enumerate(zip(self._chunks, states, strict=True)):
                 names = self._bridge._weight_name_mapping_mcore_local_to_global(chunk, consider_ep=False)
                 for local, tensor in state.items():
-                    cut = (
-                        getattr(tensor, "partition_dim", 0) if getattr(tensor, "tensor_model_parallel", False) else None
-                    )
-                    mine.append(
-                        Weight(mpu.pp_rank, number, local, names[local], tuple(tensor.shape), tensor.dtype, cut)
-                    )
-            stages: list[list[Weight]] = [mine] * mpu.pp_size
+                    facts = tuple(tensor.shape), tensor.dtype, _partition_dim(tensor)
+                    mine.append(ShardedParameter(mpu.pp_rank, number, local, names[local], *facts))
+            stages: list[list[ShardedParameter]] = [mine] * mpu.pp_size
             dist.all_gather_object(stages, mine, group=mpu.pp_group)
             self._plan = [weight for stage in stages for weight in stage]
         return self._plan
 
-    def _from_stage(self, weight: Weight, mine: torch.Tensor | None) -> torch.Tensor:
+    def _from_stage(self, weight: ShardedParameter, mine: torch.Tensor | None) -> torch.Tensor:
         import torch
         import torch.distributed as dist
 
@@ -250,19 +246,23 @@ class Exporter:
             dist.broadcast(part, dist.get_global_rank(mpu.pp_group, weight.stage), group=mpu.pp_group)
         return part
 
-    def _whole(self, weight: Weight, part: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    def _whole(self, weight: ShardedParameter, part: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """Megatron's global name and full tensor: one, or one an expert-parallel rank."""
         mpu = self._bridge.mpu
         gated = self._bridge.config.gated_linear_unit
         if not weight.of_expert:
-            shards = _gather(part, mpu.tp_group, mpu.tp_size) if weight.cut is not None else [part]
-            yield weight.name, merge_shards(weight.name, shards, weight.cut or 0, gated)
+            shards = _gather(part, mpu.tp_group, mpu.tp_size) if weight.partition_dim is not None else [part]
+            yield weight.name, merge_shards(weight.name, shards, weight.partition_dim or 0, gated)
             return
         stem, local = weight.name.rsplit(".weight", 1)
         for rank, expert in enumerate(_gather(part, mpu.ep_group, mpu.ep_size)):
             number = int(local) + rank * self._bridge.config.num_moe_experts // mpu.ep_size
             shards = _gather(expert, mpu.etp_group, mpu.etp_size)
-            yield f"{stem}.weight{number}", merge_shards(weight.name, shards, weight.cut or 0, gated)
+            yield f"{stem}.weight{number}", merge_shards(weight.name, shards, weight.partition_dim or 0, gated)
+
+
+def _partition_dim(tensor: torch.Tensor) -> int | None:
+    return getattr(tensor, "partition_dim", 0) if getattr(tensor, "tensor_model_parallel", False) else None
 
 
 def merge_shards(name: str, shards: Sequence[torch.Tensor], dim: int, gated: bool) -> torch.Tensor:

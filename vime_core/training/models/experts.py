@@ -44,7 +44,7 @@ class GroupedLinear(torch.nn.Module):
         parts = pg_collection.expt_tp.size()
         shape = [output_size, input_size]
         shape[self.partition_dim] = divide(shape[self.partition_dim], parts)
-        # Where experts are cut as the dense layers are, their gradients are reduced with those; else over the ranks
+        # Where experts are divided as the dense layers are, their gradients are reduced with those; else over the ranks
         # that hold the same experts.
         dense = config.expert_model_parallel_size == 1 and parts == config.tensor_model_parallel_size
         for number in range(num_gemms):
