@@ -1,75 +1,85 @@
-"""Final answers in texts, and when two of them are the same number. Text is only ever compared, never evaluated."""
+"""What an answer is: in a response, and in a label. Text is only found here; what it means is for ``values.py``.
+
+A response answers in the first of these ways that it takes, outside of its thoughts:
+
+1. the last ``\\boxed{...}`` or ``\\fbox{...}``. One that never closes was cut off, and is no answer;
+2. the last line ``#### VALUE``. A heading, whose text is no value, is not one;
+3. the last line ``Answer: ...``;
+4. the last number.
+"""
 
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+)?")
-_INTEGER_PARTS = re.compile(r"(?P<sign>[-+]?)(?P<whole>\d{0,300})(?:\.(?P<decimals>\d{0,300}))?")
-_FRACTION = re.compile(r"(?P<sign>-?)\\frac\{(?P<top>[^{}]*)\}\{(?P<bottom>[^{}]*)\}")
-_SHORT_FRACTION = re.compile(r"\\frac(\d)(\d)(?!\d)")
-_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_WRAPPERS = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\{([^{}]*)\}")
-_NOISE = re.compile(r"\\left|\\right|\\!|\\,|\\;|\\ |\\%|%|\\\$|\$|\s|°|\^\\circ|\^\{\\circ\}")
-_BOX = re.compile(r"\\f?boxed\s*\{")
+from vime_core.rollout.rewards.quantity import QUANTITY, read_quantity
 
-
-def last_boxed(text: str) -> str | None:
-    """What the last ``\\boxed{...}`` holds, with balanced braces; None if there is none or it does not end."""
-    starts = [match.end() for match in _BOX.finditer(text)]
-    if not starts:
-        return None
-    depth = 1
-    for position in range(starts[-1], len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if depth == 0:
-            return text[starts[-1] : position]
-    return None
+_THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+_THOUGHTS_END = re.compile(r"</think(?:ing)?>")
+_THOUGHTS_BEGIN = re.compile(r"<think(?:ing)?>")
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?:\{|(?P<bare>\w)(?!\w))")
+_BRACES = re.compile(r"\\[{}]|[{}]")
+_MARK = re.compile(r"^\s*####[ \t]*(\S.*?)\s*$", re.MULTILINE)
+_ANSWER_LINE = re.compile(
+    r"^[\s*_#>]*(?:the\s+)?(?:final\s+)?answer[\s*_]*:[\s*_]*(\S.*?)[\s*_]*$", re.MULTILINE | re.I
+)
+#: what may stand beside a number of running text: ``x2`` and ``2nd`` hold none, ``(1, 2)`` is one answer and not two
+_TUPLE = r"[(\[]\s*[-+\u2212]?\d[\d.]*(?:\s*,\s*[-+\u2212]?\d[\d.]*)+\s*[)\]]"
+_LAST = re.compile(rf"{_TUPLE}|(?<![A-Za-z_\d.]){QUANTITY}(?:\s*\\?%)?(?![A-Za-z_\d])")
 
 
-def final_answer(text: str) -> str | None:
-    """The boxed answer, else what follows the last ``####``, else the last number; None if there is none of them."""
-    boxed = last_boxed(text)
-    if boxed is not None:
-        return boxed
-    if "####" in text:
-        return text.rsplit("####", 1)[1].strip()
-    numbers = _NUMBER.findall(text)
-    return numbers[-1] if numbers else None
+def final_answer(text: str, unclosed_box: bool = False) -> str | None:
+    """The answer of a response, as it is written there; None if there is none.
+
+    Args:
+        unclosed_box: a box that is still open at the end of the text holds the rest of it.
+    """
+    said = without_thoughts(text)
+    if _BOX.search(said):
+        return last_boxed(said, unclosed_box)
+    marked = [line for line in _MARK.findall(said) if read_quantity(line) is not None]
+    if marked:
+        return str(marked[-1])
+    lines = _ANSWER_LINE.findall(said)
+    if lines:
+        line = str(lines[-1])
+        return line if read_quantity(line) is not None else _last_number(line) or line.rstrip(".")
+    return _last_number(said)
 
 
 def gold_answer(label: object) -> str:
-    """The label's answer: its box or what follows ``####`` where it has one, else the label itself."""
+    """The answer of a label: its last box, what follows its last ``####``, else the label itself; empty if there is
+    none."""
+    if isinstance(label, float):
+        return repr(label)
     text = str(label)
-    boxed = last_boxed(text)
-    return boxed if boxed is not None else text.rsplit("####", 1)[-1].strip()
+    if _BOX.search(text):
+        return (last_boxed(text) or "").strip()
+    return text.rsplit("####", 1)[-1].strip()
 
 
-def normal_form(answer: str) -> str:
-    """One spelling for answers that differ only in LaTeX dress."""
-    text = _WRAPPERS.sub(r"\1", answer).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\u2212", "-")
-    text = _GROUPED.sub("", _NOISE.sub("", text))
-    text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text).rstrip(".")
-    return text.split("=")[-1] if text.count("=") == 1 and re.match(r"[A-Za-z]=", text) else text
+def without_thoughts(text: str) -> str:
+    """The text outside of ``<think>...</think>``. Where the prompt opened the thoughts, they begin with the text; where
+    nothing closes them, they end with it."""
+    text = _THOUGHTS_END.split(_THOUGHTS.sub(" ", text))[-1]
+    return _THOUGHTS_BEGIN.split(text)[0]
 
 
-def number(text: str) -> Fraction | None:
-    """The exact value of a plain number or fraction in normal form, else None. Digits are bounded: no huge powers."""
-    latex = _FRACTION.fullmatch(text)
-    if latex:
-        top, bottom, sign = number(latex["top"]), number(latex["bottom"]), -1 if latex["sign"] else 1
-        return sign * top / bottom if top is not None and bottom else None
-    if text.count("/") == 1:
-        top, bottom = (_decimal(side) for side in text.split("/"))
-        return top / bottom if top is not None and bottom else None
-    return _decimal(text)
-
-
-def _decimal(text: str) -> Fraction | None:
-    match = _INTEGER_PARTS.fullmatch(text)
-    if match is None or not (match["whole"] or match["decimals"]):
+def last_boxed(text: str, unclosed: bool = False) -> str | None:
+    """What the last box holds, with balanced braces; None if there is none or it does not end."""
+    boxes = list(_BOX.finditer(text))
+    if not boxes:
         return None
-    decimals = match["decimals"] or ""
-    value = Fraction(int((match["whole"] or "0") + decimals), 10 ** len(decimals))
-    return -value if match["sign"] == "-" else value
+    if boxes[-1]["bare"]:
+        return str(boxes[-1]["bare"])
+    start, depth = boxes[-1].end(), 1
+    for brace in _BRACES.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)  # an escaped one is a character
+        if depth == 0:
+            return text[start : brace.start()]
+    return text[start:] if unclosed else None
+
+
+def _last_number(text: str) -> str | None:
+    found = [match[0].strip() for match in _LAST.finditer(text)]
+    return found[-1] if found else None
