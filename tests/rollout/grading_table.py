@@ -1,8 +1,8 @@
 """150 and more answers with their verdict: (label, response, right).
 
-``right`` is 1, 0, or None where nothing can be said and the sample has to stay unscored. ``ALONE`` lists the rows that
-math-verify by itself (``parse`` of both texts, LaTeX and plain expressions, then ``verify``) judges otherwise; in all of
-them the verdict here is the right one, for the reason that stands beside it.
+``right`` is 1, 0, or None where nothing can be said and the sample has to stay unscored. ``ALONE`` lists the answers that
+math-verify by itself (``parse`` of both texts, LaTeX and plain expressions, then ``verify``) judges otherwise. In all of
+them the verdict here is the right one, for the reason they stand under.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ NUMBERS: list[Row] = [
     ("2^{-60}", box("2^{-60}"), 1),
     ("1024", box("2^{10}"), 1),
     ("0.000000001", box("0.000000002"), 0),
-    ("1/0", box("0"), None),
     (1e-05, box("0.00001"), 1),
     (1e-05, box("1e-5"), 1),
     (1e-05, box("0.00002"), 0),
@@ -164,7 +163,8 @@ MATHEMATICS: list[Row] = [
     ("y=2x+3", box("2x+3"), 1),
     ("y=2x+3", box("y = 3 + 2x"), 1),
     ("y=2x+3", box("y = 2x-3"), 0),
-    (r"\log 10", box("9^{9^{9}}"), None),
+    (r"\log 10", box("9^{9^{9}}"), 0),
+    ("x^2", box(r"(x+1)^{10^6}-x"), None),
     (r"\frac{x}{2}", box("x/2"), 1),
     (r"\frac{x}{2}", box("2/x"), 0),
     (r"\sin x", box(r"\cos x"), 0),
@@ -201,3 +201,33 @@ FOUND: list[Row] = [
     ("    ", box("5"), None),
 ]
 TABLE: list[Row] = [*NUMBERS, *UNITS, *WORDS, *LISTS, *MATHEMATICS, *FOUND]
+
+ALONE: dict[str, list[str]] = {
+    "it rounds to six decimals": [
+        *(box(text) for text in ("0.10000000000000001", "0.000000002", "0.10000001", "0.50000001")),
+    ],
+    "it does not read this number": [
+        *(box(text) for text in (r"3\,150", "2 1/2", "-2 1/2", "0.00001", "1e-5", "2^{-60}", "90°")),
+        "The answer is \u22123",
+    ],
+    "a percentage is a hundredth": [*(box(text) for text in (r"50\%", "50%", "0.5"))],
+    "units differ": [box(r"5\text{ cm}"), box(r"12\text{ cm}^3")],
+    "words are words, and not products of letters or nothing": [
+        *(box(text) for text in (r"\text{east}", "East", "tuesday", r"\text{red and blue}")),
+        *(box(text) for text in (r"\textbf{(B)}", "(B)", r"\text{B}")),
+        "Answer: Evelyn",
+        "**Answer:** Evelyn.",
+    ],
+    "the label stands without dollars, as in data sets": [
+        *(box(text) for text in (r"\left(1,2\right)", "(3,-1)", "2, 1", "[0, 1)", "x(x+1)", "4i+3")),
+    ],
+    "y = ... and its right side are one answer": [box("2x+3"), box("y = 3 + 2x")],
+    "the answer is the last one outside of the thoughts": [
+        r"\fbox{7}",
+        r"<think>\boxed{3}</think> The answer is 7",
+        r"<think>\boxed{42}</think> I give up",
+        r"<think>it must be \boxed{42}",
+        r"\boxed{41} or rather \boxed{42}",
+        "Answer: 5 (not 6)",
+    ],
+}
