@@ -1,4 +1,5 @@
 from .group import EngineGroup as EngineGroup
+from .launch import EngineLaunch as EngineLaunch
 from .node_placement import NodePlacement as NodePlacement
 from .sleep_mode import TAGS as TAGS
 from .sleep_mode import Tag as Tag

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ROUTING, EngineError, GenerateReply, GenerateRequest
-from vime_core.inference.columns import checked_reply
+from vime_core.inference.columns import UncheckedReply
 from vime_core.inference.routing import routing_from_text
 from vime_core.inference.vllm.sampling import vllm_sampling
 from vime_core.inference.vllm.top_logprobs import top_from_content
@@ -126,4 +126,4 @@ def reply_from_json(id: str, answer: Mapping[str, Any], top_logprobs: int = 0) -
     if choice.get("routed_experts") is not None:
         streams[ROUTING] = routing_from_text(id, choice["routed_experts"])
     finish, cached = choice.get("finish_reason"), details.get("cached_tokens")
-    return checked_reply(id, tokens, logprobs, spans, finish, cached, streams)
+    return UncheckedReply(id, tokens, logprobs, spans, finish, cached, streams).checked()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,22 +28,29 @@ NAMESPACE = "vime"
 _CALLS = 1000
 
 
-class Launch:
-    """The start of one run's engines. ``tag`` tells them from other runs' in the same cluster. ``places`` are those of
-    the trainer ranks whose devices the engines share, if they do."""
+def _new_tag() -> str:
+    return f"vime-{uuid.uuid4().hex[:8]}"
 
-    def __init__(
-        self,
-        config: Config,
-        device: DeviceBackend,
-        hf_folder: str,
-        plugins: Any,
-        log_dir: Path,
-        tag: str,
-        places: Sequence[NodePlacement] = (),
-    ) -> None:
-        self.config, self.device, self.hf_folder = config, device, hf_folder
-        self.plugins, self.log_dir, self.tag, self.places = plugins, Path(log_dir), tag, places
+
+@dataclasses.dataclass(frozen=True)
+class EngineLaunch:
+    """The start of one run's engines.
+
+    Attributes:
+        hf_folder: Hugging Face folder that they load as version 0.
+        plugins: the run's loaded plugins (``lock()`` and ``worker_environment(role, config)`` are used).
+        log_dir: folder for one log an engine and one of the router.
+        placements: of the trainer ranks whose devices the engines share; none: devices of their own.
+        tag: tells them from other runs' engines in the same cluster.
+    """
+
+    config: Config
+    device: DeviceBackend
+    hf_folder: str
+    plugins: Any
+    log_dir: Path
+    placements: Sequence[NodePlacement] = ()
+    tag: str = dataclasses.field(default_factory=_new_tag)
 
     @property
     def transport(self) -> str:
@@ -95,7 +103,7 @@ class Launch:
         import ray
 
         size, device = spec.tensor_parallel_size, self.device
-        place = shared_placement(self.places, spec.index, size) if self.places else None
+        place = shared_placement(self.placements, spec.index, size) if self.placements else None
         environment = {
             **spec.environment,
             **(place.environment(device) if place is not None else {}),
