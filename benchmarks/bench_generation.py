@@ -89,7 +89,7 @@ def _ours(
 ) -> tuple[Callable[[], int], Stopwatch]:
     from vime_core.config import Config
     from vime_core.devices import CpuBackend
-    from vime_core.inference import EngineGroup
+    from vime_core.inference import EngineGroup, EngineLaunch
     from vime_core.plugin import Plugins
 
     config = Config(vllm=work["engine"]).replace("engine", engine_transport=transport, vllm_server_concurrency=1024)
@@ -97,7 +97,7 @@ def _ours(
     plugins = Plugins.load(autoload=False, environ={})
     logs = folder / f"{work['name']}-{transport}"
     logs.mkdir()
-    group = EngineGroup.start(config, CpuBackend(), work["model"], plugins, logs)
+    group = EngineGroup.start(EngineLaunch(config, CpuBackend(), work["model"], plugins, logs))
     ending.callback(group.shutdown)
     loop = asyncio.new_event_loop()
     ending.callback(loop.close)

@@ -10,6 +10,7 @@ bytes from one place in memory to another, warm, with one thread, measured betwe
 from __future__ import annotations
 
 import argparse
+import datetime
 import statistics
 import time
 from collections.abc import Mapping
@@ -61,18 +62,18 @@ def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[An
 
     from safetensors.torch import load_file
 
-    from vime_core.observe import PhaseClock
+    from vime_core.observe import PhaseClock, RunFolder
     from vime_core.pipeline import stack
     from vime_core.plugin import Plugins
+    from vime_core.runtime import Interrupts
 
     plugins = Plugins.load(autoload=False, environ={})
-    logs = folder / f"{model.name}-logs"
-    logs.mkdir()
+    run = RunFolder.create(str(folder / f"{model.name}-run"), "bench", datetime.datetime.now())
     config = configuration(model, bf16, folder)
     tensors = {name: tensor for file in model.glob("*.safetensors") for name, tensor in load_file(file).items()}
     carrying = Carrying(config)
     receipts, copies, writes = [], [], []
-    with stack(config, plugins, logs, lambda: None, PhaseClock()) as running:
+    with stack(config, plugins, run, Interrupts(), PhaseClock()) as running:
         for version in range(2):
             carrying.seconds(tensors, version)
             copy = Copy(pushed(running, version).nbytes)

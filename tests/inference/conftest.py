@@ -170,12 +170,14 @@ def start_engines(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> 
     """``start_engines(config, folder)``; the engines end with the module."""
     from vime_core.devices.cpu import CpuBackend
     from vime_core.inference.group import EngineGroup
+    from vime_core.inference.launch import EngineLaunch
     from vime_core.plugin.plugins import Plugins
 
     plugins, groups = Plugins.load(["ascend"], autoload=False, environ={}), []  # for a vLLM before 0.32
 
     def start(config: Config, folder: Path) -> Any:
-        group = EngineGroup.start(config, CpuBackend(), str(folder), plugins, tmp_path_factory.mktemp("logs"))
+        logs = tmp_path_factory.mktemp("logs")
+        group = EngineGroup.start(EngineLaunch(config, CpuBackend(), str(folder), plugins, logs))
         groups.append(group)
         return group
 

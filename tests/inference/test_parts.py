@@ -20,10 +20,10 @@ from vime_core.api.errors import ConfigError, EngineError
 from vime_core.api.rollout import GenerateReply, SamplingParams
 from vime_core.config.sections import Config
 from vime_core.devices.cpu import CpuBackend
-from vime_core.inference.columns import ReplyColumns, checked_reply
+from vime_core.inference.columns import ReplyColumns, UncheckedReply
 from vime_core.inference.flags import to_flags
 from vime_core.inference.http_client import reply_from_json
-from vime_core.inference.launch import Launch
+from vime_core.inference.launch import EngineLaunch
 from vime_core.inference.spec import canary_tokens, engine_specs
 from vime_core.inference.vllm import upstream_fixes
 from vime_core.inference.vllm.sampling import vllm_sampling
@@ -61,9 +61,9 @@ def test_replies_survive_packing() -> None:
 )
 def test_an_incomplete_reply_is_an_error(change: Mapping[str, Any], message: str) -> None:
     whole = {"tokens": [5, 6], "logprobs": [-1.0, -2.0], "spans": [("1", 0, 2)], "finish": "stop", "cached": None}
-    assert checked_reply("r1", **whole).versions == [1, 1]
+    assert UncheckedReply("r1", **whole).checked().versions == [1, 1]
     with pytest.raises(EngineError, match=message) as error:
-        checked_reply("r1", **{**whole, **change})
+        UncheckedReply("r1", **{**whole, **change}).checked()
     assert "r1" in str(error.value)
 
 
@@ -114,6 +114,16 @@ def test_specs_layer_device_user_and_need(tmp_path: Path) -> None:
     assert second.arguments["seed"] == first.arguments["seed"] + 1
 
 
+def test_the_only_worker_of_an_engine_is_in_its_process_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    def backend(workers: int, **vllm: Any) -> Any:
+        config = Config(vllm=vllm).replace("cluster", rollout_num_gpus=workers, rollout_num_gpus_per_engine=workers)
+        return engine_specs(config, CpuBackend(), str(tmp_path))[0].arguments.get("distributed_executor_backend")
+
+    assert backend(1) == "uni"
+    assert backend(1, distributed_executor_backend="mp") == "mp"
+    assert backend(2) is None
+
+
 def test_a_value_that_training_relies_on_cannot_be_changed(tmp_path: Path) -> None:
     config = Config(vllm={"logprobs_mode": "raw_logprobs"})
     with pytest.raises(ConfigError, match="--vllm-logprobs-mode raw_logprobs"):
@@ -140,13 +150,13 @@ def test_workers_of_one_engine_are_bound_to_cores_of_their_own(tmp_path: Path) -
 )
 def test_transport_by_what_there_is(engine: Mapping[str, Any], engines: int, transport: str, tmp_path: Path) -> None:
     config = Config().replace("engine", **engine).replace("cluster", rollout_num_gpus=engines)
-    assert Launch(config, CpuBackend(), "", None, tmp_path, "t").transport == transport
+    assert EngineLaunch(config, CpuBackend(), "", None, tmp_path).transport == transport
 
 
 def test_direct_with_several_engines_is_refused(tmp_path: Path) -> None:
     config = Config().replace("engine", engine_transport="direct").replace("cluster", rollout_num_gpus=2)
     with pytest.raises(ConfigError, match="exactly one engine"):
-        _ = Launch(config, CpuBackend(), "", None, tmp_path, "t").transport
+        _ = EngineLaunch(config, CpuBackend(), "", None, tmp_path).transport
 
 
 def test_the_canary_stays_inside_vocabulary_and_context(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from vime_core.api.rollout import GenerateReply
 from vime_core.api.sample import Sample
 from vime_core.api.streams import ROUTING
 from vime_core.data.codec import sample_from_json, sample_to_json
-from vime_core.inference.columns import ReplyColumns, checked_reply
+from vime_core.inference.columns import ReplyColumns, UncheckedReply
 from vime_core.inference.routing import routing_from_text
 from vime_core.inference.spec import ROUTING_SCHEDULER, engine_specs
 
@@ -62,7 +62,7 @@ def test_text_that_is_something_else_is_an_error(text: str) -> None:
 @pytest.mark.parametrize("array", [np.zeros((2, 3), np.uint8), np.zeros((2, 3, 2), np.float32)])
 def test_rows_of_another_shape_or_type_are_an_error(array: np.ndarray) -> None:
     with pytest.raises(EngineError, match=r"request a: .*not int16 \[tokens, layers, topk\]"):
-        checked_reply("a", [1], [-1.0], [("0", 0, 1)], "stop", 0, {ROUTING: array})
+        UncheckedReply("a", [1], [-1.0], [("0", 0, 1)], "stop", 0, {ROUTING: array}).checked()
 
 
 def test_a_sample_grows_with_its_rows_and_keeps_those_it_has() -> None:

@@ -26,6 +26,7 @@ from vime_core.observe.recorder import Recorder
 from vime_core.observe.runfolder import RunFolder
 from vime_core.pipeline.device_sharing import DeviceSharing
 from vime_core.pipeline.synchronous import Loop
+from vime_core.runtime.signals import Interrupts
 
 ROOT = Path(__file__).parents[2]
 STEPS = 3
@@ -99,7 +100,7 @@ def test_a_run_of_three_steps_calls_each_hook_as_often_as_the_table_says(world) 
     config = Config().replace("rollout", rollout_batch_size=32, n_samples_per_prompt=8)
     before = Counter(plugins.trace.calls)
     plugins.run_started(folder)
-    Loop(config, parts, recorder, PhaseClock(), plugins, lambda: None).run()
+    Loop(config, parts, recorder, PhaseClock(), plugins, Interrupts()).run()
     plugins.run_finished(folder, "finished")
     recorder.close()
     calls = plugins.trace.calls - before

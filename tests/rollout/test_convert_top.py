@@ -16,7 +16,7 @@ from vime_core.api.sample import Group, Sample, Status
 from vime_core.api.streams import TOP_IDS, TOP_LOGP, TokenStream
 from vime_core.batch.step_batch import StepBatch
 from vime_core.data.codec import sample_from_json, sample_to_json
-from vime_core.inference.columns import ReplyColumns, checked_reply
+from vime_core.inference.columns import ReplyColumns, UncheckedReply
 from vime_core.inference.vllm.sampling import vllm_sampling
 from vime_core.inference.vllm.top_logprobs import split_flat, top_from_content
 from vime_core.rollout.convert import to_batch
@@ -76,14 +76,14 @@ def test_a_table_with_holes_is_an_error() -> None:
     with pytest.raises(EngineError, match="request r: place 0 has 1 likeliest tokens, not 2"):
         top_from_content("r", [{"top_logprobs": [{"token_id": 1, "logprob": -1.0}]}], 2)
     with pytest.raises(EngineError, match="likeliest tokens of 1 positions came with 2 tokens"):
-        checked_reply("r", [5, 7], [-1.0, -1.0], [("0", 0, 2)], "stop", 0, table(1))
+        UncheckedReply("r", [5, 7], [-1.0, -1.0], [("0", 0, 2)], "stop", 0, table(1)).checked()
     with pytest.raises(ValueError, match=r"rollout_top_logp \[2, 2\] and rollout_top_ids differ in shape"):
         sample(2, top={TOP_IDS: np.zeros((2, 3), np.int32), TOP_LOGP: np.zeros((2, 2), np.float32)})
 
 
 def test_replies_travel_as_columns() -> None:
     first, second = (
-        checked_reply(id, [1] * n, [-1.0] * n, [("3", 0, n)], "stop", 0, table(n, seed=n))
+        UncheckedReply(id, [1] * n, [-1.0] * n, [("3", 0, n)], "stop", 0, table(n, seed=n)).checked()
         for id, n in (("a", 2), ("b", 3))
     )
     back = ReplyColumns.pack([first, second]).unpack()

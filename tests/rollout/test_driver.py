@@ -10,6 +10,7 @@ from vime_core.api.errors import EngineError, RewardError
 from vime_core.api.reward import Unscored
 from vime_core.api.rollout import GenerateRequest, RolloutGenerator
 from vime_core.api.sample import Sample, Status
+from vime_core.config.sections import RolloutSection
 from vime_core.data.buffer import DataBuffer
 from vime_core.data.dataset import PromptDataset
 from vime_core.data.ledger import GroupOutcome, Ledger
@@ -35,7 +36,7 @@ class Bench:
         self.buffer = DataBuffer(self.dataset, 1, False, rollout.n_samples_per_prompt)
         self.ledger = Ledger()
         self.gate = Gate(client)
-        scorer = Scorer(reward, "mine", group=False, key=None, timeout=5.0, concurrency=4)
+        scorer = Scorer(reward, "mine", RolloutSection(reward_timeout_secs=5.0, reward_concurrency=4))
         runner = GroupRunner(self.generator, self.gate, train_params(config), scorer, rollout.generate_timeout_secs)
         base = Bounds.of(config)
         bounds = Bounds(base.in_flight, base.filter_rounds, base.failure_ratio, stall)

@@ -11,6 +11,7 @@ import pytest
 from vime_core.api.errors import RewardError
 from vime_core.api.reward import Score, Unscored
 from vime_core.api.sample import Sample
+from vime_core.config.sections import RolloutSection
 from vime_core.rollout.scoring import Scorer
 
 
@@ -18,7 +19,10 @@ def score(reward, n=1, group=False, key=None, timeout=5.0, concurrency=4, sample
     samples = samples or [Sample(0, 0, i, i, "p", [1], response=str(i)) for i in range(n)]
 
     async def run():
-        scorer = Scorer(reward, "mine", group=group, key=key, timeout=timeout, concurrency=concurrency)
+        rollout = RolloutSection(
+            group_rm=group, reward_key=key, reward_timeout_secs=timeout, reward_concurrency=concurrency
+        )
+        scorer = Scorer(reward, "mine", rollout)
         await scorer.score(samples)
         scorer.close()
 

@@ -1,4 +1,5 @@
 from .group import EngineGroup as EngineGroup
+from .launch import EngineLaunch as EngineLaunch
 from .node_placement import NodePlacement as NodePlacement
 from .sleep_mode import TAGS as TAGS
 from .sleep_mode import Tag as Tag
@@ -8,3 +9,4 @@ from .update import UpdatableEngine as UpdatableEngine
 from .vllm.upstream_fixes import ROUTED_EXPERTS as ROUTED_EXPERTS
 from .vllm.upstream_fixes import fixes as fixes
 from .vllm.upstream_fixes import require as require
+from .vllm_engine import StartedEngine as StartedEngine

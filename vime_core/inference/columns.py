@@ -73,39 +73,46 @@ def _end_to_end(parts: Sequence[np.ndarray | None]) -> tuple[npt.NDArray[np.int3
     return counts, np.concatenate([rows for rows in parts if rows is not None])
 
 
-def checked_reply(
-    id: str,
-    tokens: Any,
-    logprobs: Any,
-    spans: Any,
-    finish: str | None,
-    cached: int | None,
-    streams: Mapping[TokenStream, np.ndarray] | None = None,
-) -> GenerateReply:
-    """A reply from what an engine said.
+@dataclass(frozen=True)
+class UncheckedReply:
+    """A reply as an engine gave it: what it left out is None.
 
-    Args:
+    Attributes:
         spans: (version, start, end) over the tokens.
-
-    Raises:
-        EngineError: something a trainer would have to invent is missing.
     """
-    if tokens is None or logprobs is None or (spans is None and len(tokens)):
-        parts = {"token ids": tokens, "log-probs": logprobs, "weight versions": spans}
-        absent = [name for name, value in parts.items() if value is None]
-        raise EngineError(f"request {id}: the engine's reply has no {' and no '.join(absent)}")
-    if finish not in FINISHES:
-        raise EngineError(f"request {id}: the engine ended it with {finish!r}, not with one of {', '.join(FINISHES)}")
-    versions: list[int] = []
-    for version, start, end in spans or ():
-        if start != len(versions):
-            raise EngineError(f"request {id}: weight versions jump from token {len(versions)} to {start}")
-        versions += [_number(version, id)] * (end - start)
-    if not len(tokens) == len(logprobs) == len(versions):
-        counts = f"{len(tokens)} tokens, {len(logprobs)} log-probs, {len(versions)} weight versions"
-        raise EngineError(f"request {id}: the engine's reply has {counts}")
-    checked = _checked_streams(id, streams or {}, len(tokens))
-    return GenerateReply(id, list(tokens), list(logprobs), versions, finish, cached or 0, checked)
+
+    id: str
+    tokens: Sequence[int] | None
+    logprobs: Sequence[float] | None
+    spans: Sequence[tuple[str, int, int]] | None
+    finish: str | None
+    cached: int | None
+    streams: Mapping[TokenStream, np.ndarray] = field(default_factory=dict)
+
+    def checked(self) -> GenerateReply:
+        """Raises EngineError where something that a trainer would have to invent is missing."""
+        id, tokens, logprobs, finish = self.id, self.tokens, self.logprobs, self.finish
+        if tokens is None or logprobs is None or (self.spans is None and len(tokens)):
+            parts = {"token ids": tokens, "log-probs": logprobs, "weight versions": self.spans}
+            absent = [name for name, value in parts.items() if value is None]
+            raise EngineError(f"request {id}: the engine's reply has no {' and no '.join(absent)}")
+        if finish not in FINISHES:
+            wanted = f"not with one of {', '.join(FINISHES)}"
+            raise EngineError(f"request {id}: the engine ended it with {finish!r}, {wanted}")
+        versions = self._versions()
+        if not len(tokens) == len(logprobs) == len(versions):
+            counts = f"{len(tokens)} tokens, {len(logprobs)} log-probs, {len(versions)} weight versions"
+            raise EngineError(f"request {id}: the engine's reply has {counts}")
+        streams = _checked_streams(id, self.streams, len(tokens))
+        return GenerateReply(id, list(tokens), list(logprobs), versions, finish, self.cached or 0, streams)
+
+    def _versions(self) -> list[int]:
+        versions: list[int] = []
+        for version, start, end in self.spans or ():
+            if start != len(versions):
+                raise EngineError(f"request {self.id}: weight versions jump from token {len(versions)} to {start}")
+            versions += [_number(version, self.id)] * (end - start)
+        return versions
 
 
 def _checked_streams(id: str, streams: Mapping[TokenStream, np.ndarray], count: int) -> dict[TokenStream, np.ndarray]:

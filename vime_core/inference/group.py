@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import EngineError, EngineProof, SyncError
-from vime_core.inference.client import ClientSpec
-from vime_core.inference.launch import Launch
+from vime_core.inference.launch import EngineLaunch
 from vime_core.inference.spec import canary_tokens
-from vime_core.runtime import Check, gather, never, settle
+from vime_core.runtime import Deadline, Interrupts, gather, settle
 
 if TYPE_CHECKING:
-    from vime_core.api import DeviceBackend
     from vime_core.config import Config
-    from vime_core.inference.node_placement import NodePlacement
+    from vime_core.inference.client import ClientSpec
     from vime_core.inference.router import Router
     from vime_core.inference.sleep_mode import Tag
     from vime_core.inference.update import Applied
+    from vime_core.inference.vllm_engine import StartedEngine
 
 #: deadline of a small control call, seconds
 _CALL = 60.0
@@ -34,57 +31,46 @@ class EngineGroup:
         workers: vLLM worker processes of each engine; each of them is one rank of a collective weight transfer.
         pids: process ids of the engines' actors, each on its node.
         seconds: of the last :meth:`apply`, by phase; the slowest engine's.
-        check: called during every wait but those of discarding and ending; may raise to give it up.
+        stop: gives up every wait but those of discarding and ending.
         before_score: called before the engines are asked for log-probs, so that engines whose weights alone are awake,
             for a sync, can be woken for its canary.
     """
 
+    client_spec: ClientSpec
+
     def __init__(
-        self, names: Sequence[str], actors: Sequence[Any], started: Sequence[Mapping[str, Any]], config: Config
+        self,
+        names: Sequence[str],
+        actors: Sequence[Any],
+        started: Sequence[StartedEngine],
+        config: Config,
+        stop: Interrupts | None = None,
     ) -> None:
         self.names, self.actors, self.config = list(names), list(actors), config
-        self.urls = [str(info["url"]) for info in started]
-        self.workers = [int(info["workers"]) for info in started]
-        self.pids = [int(info["pid"]) for info in started]
+        self.stop = stop or Interrupts()
+        self.urls = [engine.url for engine in started]
+        self.workers = [engine.workers for engine in started]
+        self.pids = [engine.pid for engine in started]
         self.router: Router | None = None
-        self.client_spec = ClientSpec("none")
         self.canary: list[int] = []
         self.seconds: dict[str, float] = {}
-        self.check: Check = never
-        self.before_score: Check = never
+        self.before_score: Callable[[], None] = lambda: None
 
     @classmethod
-    def start(
-        cls,
-        config: Config,
-        device: DeviceBackend,
-        hf_folder: str,
-        plugins: Any,
-        log_dir: Path,
-        check: Check = never,
-        places: Sequence[NodePlacement] = (),
-    ) -> EngineGroup:
+    def start(cls, launch: EngineLaunch, stop: Interrupts | None = None) -> EngineGroup:
         """Start the engines side by side, then the router if there is one. Ray must be up.
-
-        Args:
-            plugins: the run's loaded plugins (``lock()`` and ``worker_environment(role, config)`` are used).
-            log_dir: folder for one log an engine and one of the router.
-            check: called while waiting; raises when the user asked to stop.
-            places: of the trainer ranks whose devices the engines share; none: devices of their own.
 
         Raises:
             EngineError: one did not come up; the message ends with the last lines of its log. Nothing keeps running.
         """
-        canary = canary_tokens(hf_folder, config.rollout.rollout_max_context_len)
-        launch = Launch(config, device, hf_folder, plugins, log_dir, f"vime-{uuid.uuid4().hex[:8]}", places)
+        canary = canary_tokens(launch.hf_folder, launch.config.rollout.rollout_max_context_len)
         names, actors = launch.create()
-        deadline = config.cluster.start_timeout_secs
-        refs = [actor.start.remote(deadline) for actor in actors]
-        group = cls(names, actors, [], config)
+        seconds = launch.config.cluster.start_timeout_secs
+        refs = [actor.start.remote(seconds) for actor in actors]
+        group = cls(names, actors, [], launch.config, stop)
         try:
-            started = gather(names, refs, deadline + 10.0, "start", check)
-            group = cls(names, actors, started, config)
-            group.check = check
+            started = gather(names, refs, group.stop.within(seconds + 10.0), "start")
+            group = cls(names, actors, started, launch.config, stop)
             group.router = launch.router(group.urls)
         except BaseException:
             group.shutdown()
@@ -122,7 +108,7 @@ class EngineGroup:
         Raises:
             EngineError: naming the engine that has requests in flight, or that did not sleep in time.
         """
-        self._all("sleep", level, deadline=self._moving)
+        self._all("sleep", level, seconds=self._moving)
 
     def wake(self, *tags: Tag) -> None:
         """They take it again: "weights" first, which is enough for a sync, then "kv_cache".
@@ -130,7 +116,7 @@ class EngineGroup:
         Raises:
             EngineError: naming the engine that could not.
         """
-        self._all("wake", tags, deadline=self._moving)
+        self._all("wake", tags, seconds=self._moving)
 
     @property
     def _moving(self) -> float:
@@ -162,13 +148,13 @@ class EngineGroup:
             EngineError: one did not answer.
         """
         refs = [actor.discard.remote(version) for actor in self.actors]
-        return any(gather(self.names, refs, _CALL, f"discard of weights version {version}"))
+        return any(gather(self.names, refs, Deadline(_CALL), f"discard of weights version {version}"))
 
     def _update(self, version: int, step: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """``step`` of an update on every engine; where one fails, the version is taken from all."""
         refs = [getattr(actor, step).remote(*own) for actor, own in zip(self.actors, arguments, strict=True)]
-        deadline = self.config.sync.vllm_weight_transfer_timeout_sec
-        results = settle(self.names, refs, deadline, f"{step} of weights version {version}", self.check)
+        deadline = self.stop.within(self.config.sync.vllm_weight_transfer_timeout_sec)
+        results = settle(self.names, refs, deadline, f"{step} of weights version {version}")
         errors = [str(result) for result in results if isinstance(result, Exception)]
         if not errors:
             return list(results)
@@ -189,10 +175,10 @@ class EngineGroup:
         actors, self.actors = self.actors, []
         if not ray.is_initialized():
             return
-        settle(self.names, [actor.shutdown.remote() for actor in actors], deadline, "shutdown")
+        settle(self.names, [actor.shutdown.remote() for actor in actors], Deadline(deadline), "shutdown")
         for actor in actors:
             ray.kill(actor, no_restart=True)
 
-    def _all(self, method: str, *arguments: Any, deadline: float = _CALL) -> list[Any]:
+    def _all(self, method: str, *arguments: Any, seconds: float = _CALL) -> list[Any]:
         refs = [getattr(actor, method).remote(*arguments) for actor in self.actors]
-        return gather(self.names, refs, deadline, method, self.check)
+        return gather(self.names, refs, self.stop.within(seconds), method)

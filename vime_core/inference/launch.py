@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ConfigError
 from vime_core.inference import actors
-from vime_core.inference.client import ClientSpec
+from vime_core.inference.direct_client import DirectClientSpec
+from vime_core.inference.http_client import HttpClientSpec
 from vime_core.inference.node_placement import NodePlacement, shared_placement
 from vime_core.inference.router import Router
 from vime_core.inference.spec import EngineSpec, engine_specs
@@ -19,6 +21,7 @@ from vime_core.weights import RECEIVER, RECEIVER_VARIABLE
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
     from vime_core.config import Config
+    from vime_core.inference.client import ClientSpec
 
 #: Ray namespace of the actors, so that another process of the run finds them by name
 NAMESPACE = "vime"
@@ -27,22 +30,29 @@ NAMESPACE = "vime"
 _CALLS = 1000
 
 
-class Launch:
-    """The start of one run's engines. ``tag`` tells them from other runs' in the same cluster. ``places`` are those of
-    the trainer ranks whose devices the engines share, if they do."""
+def _new_tag() -> str:
+    return f"vime-{uuid.uuid4().hex[:8]}"
 
-    def __init__(
-        self,
-        config: Config,
-        device: DeviceBackend,
-        hf_folder: str,
-        plugins: Any,
-        log_dir: Path,
-        tag: str,
-        places: Sequence[NodePlacement] = (),
-    ) -> None:
-        self.config, self.device, self.hf_folder = config, device, hf_folder
-        self.plugins, self.log_dir, self.tag, self.places = plugins, Path(log_dir), tag, places
+
+@dataclasses.dataclass(frozen=True)
+class EngineLaunch:
+    """The start of one run's engines.
+
+    Attributes:
+        hf_folder: Hugging Face folder that they load as version 0.
+        plugins: the run's loaded plugins (``lock()`` and ``worker_environment(role, config)`` are used).
+        log_dir: folder for one log an engine and one of the router.
+        placements: of the trainer ranks whose devices the engines share; none: devices of their own.
+        tag: tells them from other runs' engines in the same cluster.
+    """
+
+    config: Config
+    device: DeviceBackend
+    hf_folder: str
+    plugins: Any
+    log_dir: Path
+    placements: Sequence[NodePlacement] = ()
+    tag: str = dataclasses.field(default_factory=_new_tag)
 
     @property
     def transport(self) -> str:
@@ -80,22 +90,17 @@ class Launch:
         return Router.start(engines, self.config.router, log, reachable_host(), deadline)
 
     def client_spec(self, engines: Sequence[str], router: Router | None) -> ClientSpec:
-        section = self.config.engine
-        return ClientSpec(
-            transport=self.transport,
-            actor=(self._name(0), NAMESPACE),
-            router=router.url if router is not None else "",
-            engines=tuple(engines),
-            concurrency=section.vllm_server_concurrency * max(len(engines), 1),
-            retries=section.engine_retries,
-            timeout=self.config.rollout.generate_timeout_secs,
-        )
+        section, timeout = self.config.engine, self.config.rollout.generate_timeout_secs
+        if router is None:
+            return DirectClientSpec((self._name(0), NAMESPACE), timeout)
+        concurrency = section.vllm_server_concurrency * max(len(engines), 1)
+        return HttpClientSpec(router.url, tuple(engines), concurrency, section.engine_retries, timeout)
 
     def _own(self, spec: EngineSpec) -> Any:
         import ray
 
         size, device = spec.tensor_parallel_size, self.device
-        place = shared_placement(self.places, spec.index, size) if self.places else None
+        place = shared_placement(self.placements, spec.index, size) if self.placements else None
         environment = {
             **spec.environment,
             **(place.environment(device) if place is not None else {}),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.inference.launch import NAMESPACE
 from vime_core.inference.teacher_client import TeacherClientSpec
 from vime_core.inference.teacher_spec import teacher_spec
-from vime_core.runtime import Check, gather, never, settle
+from vime_core.runtime import Deadline, Interrupts, gather, settle
 
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
@@ -23,14 +23,17 @@ _CALLS = 1000
 class TeacherHandle:
     """One teacher. Made by :meth:`launch`, usable after :meth:`wait`, ended by :meth:`shutdown`."""
 
-    def __init__(self, actor: Any, started: Any, deadline: float, client_spec: TeacherClientSpec) -> None:
-        self.actor, self.deadline, self.client_spec = actor, deadline, client_spec
+    def __init__(self, config: Config, actor: Any, client_spec: TeacherClientSpec, stop: Interrupts) -> None:
+        self.actor, self.client_spec, self.stop = actor, client_spec, stop
+        self.seconds = config.cluster.start_timeout_secs
         self.pid = 0
-        self._started = started
+        self._started = actor.start.remote(self.seconds)
 
     @classmethod
-    def launch(cls, config: Config, device: DeviceBackend, plugins: Any, log_dir: Path) -> TeacherHandle:
-        """Begin to start it, beside everything else. Ray must be up.
+    def launch(
+        cls, config: Config, device: DeviceBackend, plugins: Any, log_dir: Path, stop: Interrupts | None = None
+    ) -> TeacherHandle:
+        """Begin to start it, beside everything else. Ray must be up. ``stop`` gives :meth:`wait` up.
 
         Raises:
             ConfigError: as for engines; nothing is started.
@@ -51,17 +54,16 @@ class TeacherHandle:
             "runtime_env": {"env_vars": environment},
         }
         actor: Any = ray.remote(teacher_actor()).options(**options).remote(plugins.lock(), spec, log)
-        deadline = config.cluster.start_timeout_secs
-        return cls(actor, actor.start.remote(deadline), deadline, TeacherClientSpec((name, NAMESPACE), str(log)))
+        return cls(config, actor, TeacherClientSpec((name, NAMESPACE), str(log)), stop or Interrupts())
 
-    def wait(self, check: Check = never) -> TeacherClientSpec:
+    def wait(self) -> TeacherClientSpec:
         """Until it can read; what reaches it from the rollout process.
 
         Raises:
             EngineError: it did not come up; the message ends with the last lines of its log.
         """
-        (info,) = gather(["teacher"], [self._started], self.deadline + 10.0, "start", check)
-        self.pid = int(info["pid"])
+        (started,) = gather(["teacher"], [self._started], self.stop.within(self.seconds + 10.0), "start")
+        self.pid = started.pid
         return self.client_spec
 
     def shutdown(self, deadline: float = 20.0) -> None:
@@ -71,5 +73,5 @@ class TeacherHandle:
         actor, self.actor = self.actor, None
         if actor is None or not ray.is_initialized():
             return
-        settle(["teacher"], [actor.shutdown.remote()], deadline, "shutdown")
+        settle(["teacher"], [actor.shutdown.remote()], Deadline(deadline), "shutdown")
         ray.kill(actor, no_restart=True)

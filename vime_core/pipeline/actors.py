@@ -48,13 +48,13 @@ class TrainerActor:
         import vime_core.training.worker  # noqa: F401
 
     def setup(
-        self, host: str, port: int, folder: str, resume: str | None, total_steps: int, losses: str | None
+        self, address: tuple[str, int], folder: str, resume: str | None, total_steps: int, losses: str | None
     ) -> dict[str, Any]:
         from vime_core.training import TrainerWorker
 
         device = self.plugins.choose_device(self.device).load()().bind(self.config)
         self.worker = TrainerWorker(self.config, self.plugins, device, self.rank)
-        return self.worker.setup(host, port, folder, resume, total_steps, losses)
+        return self.worker.setup(*address, folder, resume, total_steps, losses)
 
     def train(self, step: int, batch: StepBatch) -> dict[str, float]:
         return self.worker.train(step, batch)

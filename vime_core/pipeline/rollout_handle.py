@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from vime_core.runtime import actor_environment, get
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
     from vime_core.config import Config
+    from vime_core.runtime import Deadline, Interrupts
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Rollout:
 class RolloutHandle:
     """One rollout process."""
 
-    def __init__(self, config: Config, actor: Any, check: Callable[[], None]) -> None:
-        self.config, self.actor, self.check = config, actor, check
+    def __init__(self, config: Config, actor: Any, stop: Interrupts) -> None:
+        self.config, self.actor, self.stop = config, actor, stop
 
     @classmethod
     def launch(
@@ -37,39 +38,40 @@ class RolloutHandle:
         device: DeviceBackend,
         plugins: Any,
         state: Mapping[str, Any] | None,
-        check: Callable[[], None],
+        stop: Interrupts,
     ) -> RolloutHandle:
         import ray
 
         environment = actor_environment(device, plugins, "rollout", config)
         actor = ray.remote(RolloutActor).options(num_cpus=1, runtime_env={"env_vars": environment})
-        return cls(config, actor.remote(to_plain(config), plugins.lock(), state), check)
+        return cls(config, actor.remote(to_plain(config), plugins.lock(), state), stop)
 
     def setup(self) -> Mapping[str, int]:
         """Read and check the data; ``{"prompts_per_epoch": n}``."""
-        deadline = self.config.cluster.start_timeout_secs
-        return get(self.actor.setup.remote(), deadline, "setup of the rollout worker", self.check)
+        deadline = self.stop.within(self.config.cluster.start_timeout_secs)
+        return get(self.actor.setup.remote(), deadline, "setup of the rollout worker")
 
     def connect(self, client_spec: Any, teacher_spec: Any | None = None) -> None:
         """Give the worker its engines, and the teacher if there is one."""
         what = "connection of the rollout worker to the engines"
-        get(self.actor.connect.remote(client_spec, teacher_spec), 60.0, what, self.check)
+        get(self.actor.connect.remote(client_spec, teacher_spec), self.stop.within(60.0), what)
 
     def rollout(self, step: int) -> Rollout:
         what = f"rollout of step {step}"
-        return Rollout(*get(self.actor.rollout.remote(step), self._deadline(), what, self.check))
+        return Rollout(*get(self.actor.rollout.remote(step), self._deadline(), what))
 
     def evaluate(self, step: int) -> dict[str, float]:
-        return get(self.actor.evaluate.remote(step), self._deadline(), f"evaluation at step {step}", self.check)
+        return get(self.actor.evaluate.remote(step), self._deadline(), f"evaluation at step {step}")
 
     def state(self) -> dict[str, Any]:
-        return get(self.actor.state.remote(), 60.0, "state of the data buffer", self.check)
+        return get(self.actor.state.remote(), self.stop.within(60.0), "state of the data buffer")
 
     def shutdown(self) -> None:
         import ray
 
         ray.kill(self.actor, no_restart=True)
 
-    def _deadline(self) -> float:
+    def _deadline(self) -> Deadline:
         # The worker has its own, named deadlines; this one only catches a worker that is gone without a word.
-        return self.config.rollout.generate_timeout_secs * (1 + self.config.rollout.max_filter_rounds)
+        rollout = self.config.rollout
+        return self.stop.within(rollout.generate_timeout_secs * (1 + rollout.max_filter_rounds))

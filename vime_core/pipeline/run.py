@@ -41,7 +41,7 @@ def run_plan(resolved: ResolvedRun, plugins: Any) -> int:
             check_before_start(config, plugins)
             plugins.configure(config)
             progress = make_progress(config.observe.progress, sys.stdout)
-            summary = StageRun(stage.name, config, place, plugins, progress, stop.check).run()
+            summary = StageRun(stage.name, config, place, plugins, progress, stop).run()
             print(render(summary), end="", flush=True)
             values |= _left_behind(stage.name, place.path, config.model.save_hf)
     return 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ConfigError
+from vime_core.inference import EngineGroup, EngineLaunch, TeacherHandle
 from vime_core.pipeline.device_sharing import DeviceSharing, device_sharing_of
 from vime_core.pipeline.rollout_handle import RolloutHandle
 from vime_core.pipeline.schedule import Schedule, schedule
@@ -19,10 +20,8 @@ from vime_core.training import checkpoint
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend, Receipt, WeightSync
     from vime_core.config import Config
-    from vime_core.inference import NodePlacement, TeacherHandle
-    from vime_core.observe import PhaseClock
-
-Check = Callable[[], None]
+    from vime_core.observe import PhaseClock, RunFolder
+    from vime_core.runtime import Interrupts
 
 #: seconds that ending the engines and the router may take
 ENDING = 10.0
@@ -34,7 +33,7 @@ class RunStack:
 
     trainer: TrainerGroup
     rollout: RolloutHandle
-    engines: Any | None
+    engines: EngineGroup | None
     sync: WeightSync | None
     schedule: Schedule
     device_sharing: DeviceSharing
@@ -60,74 +59,46 @@ class RunStack:
 
 
 @contextlib.contextmanager
-def stack(
-    config: Config, plugins: Any, logs: Path, check: Check, clock: PhaseClock, losses: Path | None = None
-) -> Iterator[RunStack]:
+def stack(config: Config, plugins: Any, folder: RunFolder, stop: Interrupts, clock: PhaseClock) -> Iterator[RunStack]:
     """Start Ray, rollout worker, trainer ranks and engines; end all of them.
 
     Args:
-        logs: folder for the logs of engines and router.
-        check: raises when the user asked to stop; called during every wait.
+        folder: of the run; gets the logs of engines and router, and what each step's loss is computed from if asked.
+        stop: looked at during every wait.
         clock: counts the time to hand devices over, where trainer and engines share them.
-        losses: folder for what each step's loss is computed from; None keeps none.
     """
     provider = plugins.choose_device(config.cluster.device)
     device = provider.load()().bind(config)
-    folder = config.model.hf_checkpoint
-    if folder is None:
+    model = config.model.hf_checkpoint
+    if model is None:
         raise ConfigError("no model: give --hf-checkpoint")
     resume = checkpoint.find(config.model.load, config.model.ckpt_step) if config.model.load else None
     meta = checkpoint.check_layout(resume, checkpoint.layout_of(config)) if resume else None
     config = _with_sync(config, device, plugins)
-    with cluster(config, device, logs), contextlib.ExitStack() as ending:
-        rollout = RolloutHandle.launch(config, device, plugins, meta["data"] if meta else None, check)
+    losses = folder.losses if config.observe.save_loss_inputs else None
+    with cluster(config, device, folder.logs), contextlib.ExitStack() as ending:
+        rollout = RolloutHandle.launch(config, device, plugins, meta["data"] if meta else None, stop)
         ending.callback(rollout.shutdown)
-        trainer = TrainerGroup.launch(config, device, provider.qualified_name, plugins, check)
+        trainer = TrainerGroup.launch(config, device, provider.qualified_name, plugins, stop)
         ending.callback(trainer.shutdown)
         # Data first: a bad row or a missing file is reported before a model is built.
         plan = schedule(config, rollout.setup()["prompts_per_epoch"], meta)
-        started = trainer.begin_setup(folder, str(resume) if resume else None, plan.optimizer_steps, losses)
+        started = trainer.begin_setup(model, str(resume) if resume else None, plan.optimizer_steps, losses)
         device_sharing = device_sharing_of(config, device, trainer, lambda: clock.phase("offload"))
-        teacher = _teacher(config, device, plugins, logs, ending)
-        engines = _engines(config, device, folder, plugins, logs, ending, check, device_sharing.before_engines(started))
+        teacher = engines = None
+        if config.teacher_engine:  # on its way up; it is no part of the engines, which get weights
+            teacher = TeacherHandle.launch(config, device, plugins, folder.logs, stop)
+            ending.callback(teacher.shutdown, ENDING)
+        placements = device_sharing.before_engines(started)
+        if config.needs_engines:
+            engines = EngineGroup.start(EngineLaunch(config, device, model, plugins, folder.logs, placements), stop)
+            ending.callback(engines.shutdown, ENDING)
         trainer.finish_setup(started)
         if engines is not None:
             device_sharing.engines_are_up(engines)
-            rollout.connect(engines.client_spec, teacher.wait(check) if teacher is not None else None)
+            rollout.connect(engines.client_spec, teacher.wait() if teacher is not None else None)
         sync = _sync(config, plugins, trainer, engines, ending) if engines is not None else None
         yield RunStack(trainer, rollout, engines, sync, plan, device_sharing)
-
-
-def _engines(
-    config: Config,
-    device: DeviceBackend,
-    folder: str,
-    plugins: Any,
-    logs: Path,
-    ending: contextlib.ExitStack,
-    check: Check,
-    placements: Sequence[NodePlacement],
-) -> Any | None:
-    if not config.needs_engines:
-        return None
-    from vime_core.inference import EngineGroup
-
-    engines = EngineGroup.start(config, device, folder, plugins, logs, check, placements)
-    ending.callback(engines.shutdown, ENDING)
-    return engines
-
-
-def _teacher(
-    config: Config, device: DeviceBackend, plugins: Any, logs: Path, ending: contextlib.ExitStack
-) -> TeacherHandle | None:
-    """The teacher's engine on its way up; it is no part of the engines, which get weights."""
-    if not config.teacher_engine:
-        return None
-    from vime_core.inference import TeacherHandle
-
-    teacher = TeacherHandle.launch(config, device, plugins, logs)
-    ending.callback(teacher.shutdown, ENDING)
-    return teacher
 
 
 def _with_sync(config: Config, device: DeviceBackend, plugins: Any) -> Config:
@@ -148,7 +119,7 @@ def _with_sync(config: Config, device: DeviceBackend, plugins: Any) -> Config:
 
 
 def _sync(
-    config: Config, plugins: Any, trainer: TrainerGroup, engines: Any, ending: contextlib.ExitStack
+    config: Config, plugins: Any, trainer: TrainerGroup, engines: EngineGroup, ending: contextlib.ExitStack
 ) -> WeightSync:
     sync: WeightSync = plugins.weight_syncs.resolve(config.sync.weight_sync)(config)
     ending.callback(sync.close)

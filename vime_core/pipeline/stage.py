@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from vime_core.runtime import Interrupted
 if TYPE_CHECKING:
     from vime_core.config import Config
     from vime_core.observe import Progress, RunFolder
+    from vime_core.runtime import Interrupts
 
 
 @dataclass
@@ -28,7 +28,7 @@ class StageRun:
     folder: RunFolder
     plugins: Any
     progress: Progress
-    check: Callable[[], None]
+    stop: Interrupts
 
     def run(self) -> Summary:
         """Run to the end; the summary is written whatever happens.
@@ -70,15 +70,14 @@ class StageRun:
                 raise Interrupted(signal.SIGTERM) from error
             raise
         except Exception:
-            self.check()
+            self.stop.check()
             raise
 
     def _inside(self, recorder: Recorder, clock: PhaseClock) -> None:
-        losses = self.folder.losses if self.config.observe.save_loss_inputs else None
-        with stack(self.config, self.plugins, self.folder.logs, self.check, clock, losses) as running:
+        with stack(self.config, self.plugins, self.folder, self.stop, clock) as running:
             total = running.schedule.last - running.schedule.first
             self.progress.stage(self.name, total)
-            Loop(self.config, running, recorder, clock, self.plugins, self.check).run()
+            Loop(self.config, running, recorder, clock, self.plugins, self.stop).run()
             if self.config.model.save_hf:
                 running.device_sharing.saving()
                 with clock.phase("save"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +12,19 @@ if TYPE_CHECKING:
     from vime_core.observe import PhaseClock, Recorder
     from vime_core.pipeline.rollout_handle import Rollout
     from vime_core.pipeline.run_stack import RunStack
+    from vime_core.runtime import Interrupts
 
 
 @dataclass
 class Loop:
-    """One stage's run. ``check`` raises when the user asked to stop."""
+    """One stage's run. It ends at a safe point when ``stop`` was asked for."""
 
     config: Config
     stack: RunStack
     recorder: Recorder
     clock: PhaseClock
     plugins: Any
-    check: Callable[[], None]
+    stop: Interrupts
 
     def run(self) -> None:
         """From the first step to the last, or until ``stop_when`` holds after an evaluation."""
@@ -45,7 +45,7 @@ class Loop:
             self._save(step)
 
     def _step(self, step: int) -> None:
-        self.check()
+        self.stop.check()
         self.clock.start_step()
         self.stack.device_sharing.sampling()
         with self.clock.phase("generate"):

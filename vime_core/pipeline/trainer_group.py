@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,20 @@ if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
     from vime_core.config import Config
     from vime_core.inference import NodePlacement
+    from vime_core.runtime import Interrupts
     from vime_core.training import Part
 
 
 class TrainerGroup:
     """Calls go to all ranks at once, because each of them is a collective; rank 0 answers for the group."""
 
-    def __init__(self, config: Config, ranks: Sequence[Any], check: Callable[[], None]) -> None:
-        self.config, self.ranks, self.check = config, ranks, check
+    def __init__(self, config: Config, ranks: Sequence[Any], stop: Interrupts) -> None:
+        self.config, self.ranks, self.stop = config, ranks, stop
         self.info: Mapping[str, Any] = {}
 
     @classmethod
     def launch(
-        cls, config: Config, device: DeviceBackend, device_name: str, plugins: Any, check: Callable[[], None]
+        cls, config: Config, device: DeviceBackend, device_name: str, plugins: Any, stop: Interrupts
     ) -> TrainerGroup:
         """Create the rank processes; returns at once."""
         import ray
@@ -41,17 +42,18 @@ class TrainerGroup:
         ranks = [actor.options(**options).remote(plain, lock, i, device_name) for i in range(config.trainer_ranks)]
         for rank in ranks:
             rank.load.remote()  # type: ignore[attr-defined]  # Ray adds `remote`
-        return cls(config, ranks, check)
+        return cls(config, ranks, stop)
 
     def begin_setup(self, folder: str, resume: str | None, total_steps: int, losses: Path | None = None) -> list[Any]:
         """Start building the model on every rank; :meth:`finish_setup` waits for it. Arguments: see the worker's."""
-        deadline = self.config.cluster.start_timeout_secs
-        host, port = get(self.ranks[0].address.remote(), deadline, "address of trainer rank 0", self.check)
+        deadline = self.stop.within(self.config.cluster.start_timeout_secs)
+        address = get(self.ranks[0].address.remote(), deadline, "address of trainer rank 0")
         kept = None if losses is None else str(losses)
-        return [rank.setup.remote(host, port, folder, resume, total_steps, kept) for rank in self.ranks]
+        return [rank.setup.remote(address, folder, resume, total_steps, kept) for rank in self.ranks]
 
     def finish_setup(self, started: Sequence[Any]) -> Mapping[str, Any]:
-        infos = get(started, self.config.cluster.start_timeout_secs, "setup of the trainer ranks", self.check)
+        deadline = self.stop.within(self.config.cluster.start_timeout_secs)
+        infos = get(started, deadline, "setup of the trainer ranks")
         self.info = infos[0]
         return self.info
 
@@ -79,13 +81,13 @@ class TrainerGroup:
 
     def open(self, terms: Mapping[str, Any]) -> None:
         """Tell the publishers where and with whom they will meet in the next :meth:`publish`."""
-        deadline = self.config.sync.vllm_weight_transfer_timeout_sec
-        self._all("open", deadline, "terms of the weight sync", dict(terms))
+        seconds = self.config.sync.vllm_weight_transfer_timeout_sec
+        self._all("open", seconds, "terms of the weight sync", dict(terms))
 
     def publish(self, version: int) -> Any:
         """Make the weights available as ``version``; the manifest of rank 0."""
-        deadline = self.config.sync.vllm_weight_transfer_timeout_sec
-        return self._all("publish", deadline, f"export of weights version {version}", version)[0]
+        seconds = self.config.sync.vllm_weight_transfer_timeout_sec
+        return self._all("publish", seconds, f"export of weights version {version}", version)[0]
 
     def score(self, tokens: list[int]) -> list[float]:
         """Log-probs [len(tokens) - 1] of tokens[1:] given their prefixes, at temperature 1."""
@@ -105,6 +107,6 @@ class TrainerGroup:
         for rank in self.ranks:
             ray.kill(rank, no_restart=True)
 
-    def _all(self, method: str, deadline: float, what: str, *arguments: Any) -> list[Any]:
+    def _all(self, method: str, seconds: float, what: str, *arguments: Any) -> list[Any]:
         refs = [getattr(rank, method).remote(*arguments) for rank in self.ranks]
-        return get(refs, deadline, what, self.check)
+        return get(refs, self.stop.within(seconds), what)

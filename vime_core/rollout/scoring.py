@@ -13,7 +13,7 @@ from numbers import Real
 from typing import Any
 
 from vime_core.api import RewardError, Sample, Score, Unscored, Verdict
-from vime_core.config import Config
+from vime_core.config import RolloutSection
 from vime_core.rollout.calls import CallPool
 
 
@@ -23,37 +23,22 @@ class Scorer:
     Args:
         reward: a function of a sample, an object with ``score_group``, or a class of either (made without arguments).
         name: for messages.
-        group: the reward judges whole groups.
-        key: part of a reward with several parts to train on.
-        timeout, concurrency: of calls.
+        rollout: says whether the reward judges whole groups (``group_rm``), the part to train on of a reward with
+            several (``reward_key``), and timeout and concurrency of calls.
 
     Raises:
         RewardError: the reward cannot be called the way it will be.
     """
 
-    def __init__(
-        self, reward: Any, name: str, *, group: bool, key: str | None, timeout: float, concurrency: int
-    ) -> None:
-        self.name, self._group, self._key, self._timeout = name, group, key, timeout
+    def __init__(self, reward: Any, name: str, rollout: RolloutSection) -> None:
+        self.name, self._group, self._key = name, rollout.group_rm, rollout.reward_key
+        self._timeout, self._concurrency = rollout.reward_timeout_secs, rollout.reward_concurrency
         self._reward = reward() if inspect.isclass(reward) else reward
-        self._function = _callable_of(self._reward, name, group)
+        self._function = _callable_of(self._reward, name, self._group)
         self._file = _file_of(self._function)
         self._is_async = _is_async(self._function)
-        self._pool = CallPool(concurrency, timeout)
-        self._concurrency = concurrency
-        self._turns: tuple[Any, asyncio.Semaphore] = (None, asyncio.Semaphore(concurrency))
-
-    @classmethod
-    def of(cls, config: Config, reward: Any, name: str) -> Scorer:
-        rollout = config.rollout
-        return cls(
-            reward,
-            name,
-            group=rollout.group_rm,
-            key=rollout.reward_key,
-            timeout=rollout.reward_timeout_secs,
-            concurrency=rollout.reward_concurrency,
-        )
+        self._pool = CallPool(self._concurrency, self._timeout)
+        self._turns: tuple[Any, asyncio.Semaphore] = (None, asyncio.Semaphore(self._concurrency))
 
     async def score(self, samples: Sequence[Sample]) -> None:
         """Set ``reward`` of each sample of one group. Never raises for what a reward does."""

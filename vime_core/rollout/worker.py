@@ -164,7 +164,7 @@ class RolloutWorker:
         if name is None:
             raise ConfigError("no reward: --reward names a registered one (vime plugins list) or pkg.mod:function")
         if name not in self._scorers:
-            self._scorers[name] = Scorer.of(self._config, plugins.rewards.resolve(name), name)
+            self._scorers[name] = Scorer(plugins.rewards.resolve(name), name, self._config.rollout)
         return self._scorers[name]
 
 

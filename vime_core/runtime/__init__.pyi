@@ -1,8 +1,5 @@
 from .addresses import free_address as free_address
-from .calls import Check as Check
-from .calls import gather as gather
-from .calls import never as never
-from .calls import settle as settle
+from .deadline import Deadline as Deadline
 from .logs import log_tail as log_tail
 from .logs import redirect_output as redirect_output
 from .ports import ReservedPort as ReservedPort
@@ -17,4 +14,6 @@ from .ray_cluster import actor_environment as actor_environment
 from .ray_cluster import cluster as cluster
 from .signals import Interrupted as Interrupted
 from .signals import Interrupts as Interrupts
+from .waits import gather as gather
 from .waits import get as get
+from .waits import settle as settle

@@ -23,12 +23,14 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from vime_core.api import Interrupted
+from vime_core.runtime.deadline import Deadline
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
     """``with Interrupts() as stop: ... stop.check() ...`` in the main thread; the old handlers come back at its end.
+    One that is not entered hears no signal: the stop of a run that nobody stops.
 
     Args:
         last_resort: called by the second signal before the process ends, to kill what must not outlive it.
@@ -76,6 +78,10 @@ class Interrupts:
             self._take()
         if self._signum is not None:
             raise Interrupted(self._signum)
+
+    def within(self, seconds: float) -> Deadline:
+        """Of a wait that is given up when a stop was asked for."""
+        return Deadline(seconds, self.check)
 
     def _take(self) -> None:
         for signum in _SIGNALS:

@@ -1,62 +1,100 @@
-"""Every wait on Ray goes through here: it has a deadline, a name, and gives errors back as they were raised."""
+"""Every wait on Ray goes through here: it has a deadline and a name, it hears that the run was asked to stop, and it
+gives errors back as they were raised."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vime_core.api import DeadlineError, VimeError
+from vime_core.api import DeadlineError, EngineError, VimeError
+from vime_core.runtime.deadline import Deadline
 
-#: how often a wait looks whether the user asked to stop, seconds
-POLL = 0.5
+#: how often a wait looks whether the run was asked to stop, seconds
+_POLL = 0.5
+#: seconds that an answer may take from its node to this one
+_FETCH = 60.0
 
 
-def get(refs: Any, deadline: float, what: str, check: Callable[[], None] | None = None) -> Any:
-    """The value (or values) of Ray object references.
+def get(refs: Any, deadline: Deadline, what: str) -> Any:
+    """The value (or values) of Ray object references. The first failure is raised at once: a failed rank must be heard
+    before its siblings' collective runs into a deadline.
 
     Args:
-        deadline: seconds from now.
         what: what is awaited, for the message.
-        check: called every :data:`POLL` seconds; may raise to give the wait up (an interrupt).
 
     Raises:
         DeadlineError: nothing within ``deadline``.
         VimeError: as raised by the remote side, with its message alone; its traceback stays as the cause.
     """
-    import time
+    many = isinstance(refs, Sequence)
+    awaited = list(refs) if many else [refs]
+    values = {ref: _value(ref, what, VimeError) for ref in _done(awaited, deadline)}
+    if late := len(awaited) - len(values):
+        raise DeadlineError(f"{what}: {late} of {len(awaited)} did not answer within {deadline.seconds:.0f} s")
+    return [values[ref] for ref in awaited] if many else values[refs]
 
+
+def gather(names: Sequence[str], refs: Sequence[Any], deadline: Deadline, what: str) -> list[Any]:
+    """The answers of several engines, in order, once all have answered or failed.
+
+    Raises:
+        EngineError, SyncError: the first error in that order, as the engine raised it.
+    """
+    results = settle(names, refs, deadline, what)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def settle(names: Sequence[str], refs: Sequence[Any], deadline: Deadline, what: str) -> list[Any]:
+    """The answer or the error of each engine, in order; an error says which engine it was."""
+    done = set(_done(refs, deadline))
+    late = f"{what}: no answer in {deadline.seconds:.0f} s"
+    return [
+        _value_or_error(ref, f"{name}: {what}") if ref in done else EngineError(f"{name}: {late}")
+        for name, ref in zip(names, refs)
+    ]
+
+
+def _done(refs: Sequence[Any], deadline: Deadline) -> Iterator[Any]:
+    """Those that have answered or failed, as they do so; the end comes when all have, or with the deadline."""
     import ray
 
-    many = isinstance(refs, Sequence)
-    pending = list(refs) if many else [refs]
-    end = time.monotonic() + deadline
-    while True:
-        if check is not None:
-            check()
-        ready, waiting = ray.wait(pending, num_returns=len(pending), timeout=POLL, fetch_local=False)
-        for ref in ready:
-            _raise_if_failed(ref, what)
-        if not waiting:
-            break
-        if time.monotonic() > end:
-            raise DeadlineError(f"{what}: {len(waiting)} of {len(pending)} did not answer within {deadline:.0f} s")
-    values = [ray.get(ref) for ref in pending]
-    return values if many else values[0]
+    waiting = list(refs)
+    while waiting:
+        deadline.check()
+        last = deadline.expired()
+        timeout = min(_POLL, deadline.left())
+        done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=timeout, fetch_local=False)
+        yield from done
+        if last:
+            return
 
 
-def _raise_if_failed(ref: Any, what: str) -> None:
-    """A failed rank must be heard at once, not after its siblings' collective ran into a deadline."""
+def _value_or_error(ref: Any, what: str) -> Any:
+    try:
+        return _value(ref, what, EngineError)
+    except VimeError as error:
+        return error
+
+
+def _value(ref: Any, what: str, kind: type[VimeError]) -> Any:
+    """The answer of a call that is done. A remote VimeError is raised as it was there, a defect as ``kind`` with its
+    traceback in the message."""
     import ray
 
     try:
-        ray.get(ref, timeout=60)
+        return ray.get(ref, timeout=_FETCH)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         if isinstance(cause, VimeError):
             raise _copy(cause) from error
-        raise VimeError(f"{what}: {type(cause).__name__}: {cause}\n{error}") from error
-    except ray.exceptions.RayActorError as error:
-        raise VimeError(f"{what}: the worker process died: {error}") from error
+        raise kind(f"{what}: {type(cause).__name__}: {cause}\n{error}") from error
+    except ray.exceptions.GetTimeoutError as error:
+        raise kind(f"{what}: its answer could not be fetched within {_FETCH:.0f} s") from error
+    except ray.exceptions.RayError as error:
+        raise kind(f"{what}: the worker process died: {' '.join(str(error).split())}") from error
 
 
 def _copy(error: VimeError) -> VimeError:

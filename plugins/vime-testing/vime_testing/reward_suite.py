@@ -123,13 +123,18 @@ class RewardSuite(Suite):
         return make_sample(example.prompt, label=example.label, response=answer, metadata=example.metadata, index=index)
 
     def _score(self, samples: list[Sample]) -> list[Verdict]:
+        from vime_core.config import RolloutSection
         from vime_core.rollout import Scorer
 
         name = str(self.target) if isinstance(self.target, str) else type(self).__name__
         try:
-            scorer = Scorer(
-                self.make(), name, group=self._judges_groups(), key=self.key, timeout=self.deadline, concurrency=4
+            rollout = RolloutSection(
+                group_rm=self._judges_groups(),
+                reward_key=self.key,
+                reward_timeout_secs=self.deadline,
+                reward_concurrency=4,
             )
+            scorer = Scorer(self.make(), name, rollout)
         except RewardError as error:
             if "pip install" in str(error):
                 skip(str(error))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ROUTING, EngineError, GenerateReply
-from vime_core.inference.columns import checked_reply
+from vime_core.inference.columns import UncheckedReply
 from vime_core.inference.vllm.top_logprobs import split_flat
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def reply_from_output(id: str, output: RequestOutput) -> GenerateReply:
         streams[ROUTING] = choice.routed_experts
     spans = None if choice.weight_versions is None else [(s.version, s.start, s.end) for s in choice.weight_versions]
     finish, cached = choice.finish_reason, output.num_cached_tokens
-    return checked_reply(id, choice.token_ids, logprobs, spans, finish, cached, streams)
+    return UncheckedReply(id, choice.token_ids, logprobs, spans, finish, cached, streams).checked()
 
 
 def prompt_scores(engine: str, tokens: Sequence[int], prompt_logprobs: Any) -> list[float]:
