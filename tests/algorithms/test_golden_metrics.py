@@ -10,9 +10,8 @@ import torch
 from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.metrics import finish
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step

@@ -13,10 +13,9 @@ from vime_cli.explain.text import lines
 from vime_cli.main import main
 from vime_testing.toy_step import random_case
 
-from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import finish
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
@@ -53,10 +52,7 @@ def keep(
     )
     metrics = []
     for plan in plans:
-        needs = algorithm.required(options) | loss_config.needs
-        share = MicroBatchSlice.of(
-            prepared, prepared.weight(plan.samples), plan.samples, needs=needs, dtype=torch.float64
-        )
+        share = MicroBatchSlice.of(prepared, prepared.weight(plan.samples), plan.samples, dtype=torch.float64)
         view = share.view(logp[share.index])
         _, pairs = micro_loss(
             Objective(algorithm, options, loss_config=loss_config),

@@ -124,11 +124,11 @@ class TrainStep:
             chunk.zero_grad_buffer()  # type: ignore[operator]  # Megatron's DistributedDataParallel
         self.optimizer.zero_grad()
         weight = prepared.weight(plan.samples)
-        needs, loss_config = self.objective.needs, self.objective.loss_config
+        loss_config = self.objective.loss_config
 
         def loss(micro: MicroBatch, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
             samples, index = ((), None) if micro.is_dummy else (micro.samples, micro.positions)
-            micro_slice = MicroBatchSlice.of(prepared, weight, samples, needs=needs, index=index)
+            micro_slice = MicroBatchSlice.of(prepared, weight, samples, index=index)
             micro_slice = micro_slice.to(logprobs.logp.device)
             logp = logprobs.logp[:0] if micro.is_dummy else logprobs.logp
             entropy = None if logprobs.entropy is None else logprobs.entropy[: len(logp)]
