@@ -23,7 +23,7 @@ from vime_core.api.errors import TrainerError
 from vime_core.api.streams import TOP_IDS, TOP_LOGP
 from vime_core.batch.step_batch import StepBatch
 from vime_core.config.resolution import resolve
-from vime_core.training.logprobs import VocabShard, token_logprobs
+from vime_core.training.logprobs import ChunkedSoftmax, VocabShard, token_logprobs
 
 Golden = dict[str, Any]
 WEIGHTS = {
@@ -138,7 +138,9 @@ def test_in_the_loss_of_any_algorithm(table: Golden, flags: str, name: str) -> N
     share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2))
     logits = torch.tensor([*table["logits"], table["logits"][0]], requires_grad=True)
     own, heads = torch.tensor([*table["targets"], 0]), batch.t(TOP_IDS.name).long()
-    named, _ = token_logprobs(logits, torch.eye(7), torch.cat([own[:, None], heads], 1), VocabShard(0, 7), 1.0, 2)
+    named, _ = token_logprobs(
+        logits, torch.eye(7), torch.cat([own[:, None], heads], 1), VocabShard(0, 7), ChunkedSoftmax(1.0, 2)
+    )
     loss, _ = micro_loss(
         Objective(Grpo(), options, loss_config=loss_config),
         share.view(named[:, 0]),

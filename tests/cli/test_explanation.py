@@ -23,7 +23,7 @@ from vime_core.api.errors import DataError
 from vime_core.batch.plan import Packing, plan_steps
 from vime_core.observe.loss_inputs import read_loss_inputs
 from vime_core.plugin.plugins import Plugins
-from vime_core.training.loss_record import LossRecord, plain
+from vime_core.training.loss_record import LossRecord, OptimizerStep, plain
 
 AGGREGATIONS = ["sample_mean", "rollout_mean", "token_mean", "fixed_length", "prompt_mean", "sample_mean_nonempty"]
 SHAPED = LossConfig(overlong_buffer_len=4, max_response_len=8, use_rollout_logprobs=True, normalize_advantages=True)
@@ -62,7 +62,7 @@ def keep(
         metrics.append(finish(pairs))
     facts = {"algorithm": name, "options": plain(options), "terms": plain(loss_config), "temperature": 1.0}
     LossRecord(folder / "loss", {**facts, "global_batch": rollouts}).write(
-        7, case.batch, prepared, plans, logp, metrics
+        7, case.batch, prepared, list(map(OptimizerStep, plans, metrics)), logp
     )
     return metrics
 

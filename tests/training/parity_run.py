@@ -77,7 +77,7 @@ def _rank(rank: int, options: argparse.Namespace, port: int) -> None:
     from vime_core.training.parallel import destroy_parallel, init_parallel
 
     config, device = _config(options), CpuBackend()
-    init_parallel(config, device, rank, options.world, "127.0.0.1", port)
+    init_parallel(config, device, rank, options.world, f"127.0.0.1:{port}")
     found = {Path(folder).name: Parity(config, device, folder, options).measure() for folder in options.folders}
     destroy_parallel()
     if rank == 0:
@@ -166,14 +166,15 @@ class Parity:
         return worst[0]
 
     def _logprobs(self) -> dict[str, float]:
+        from vime_core.training.logprobs import ChunkedSoftmax
         from vime_core.training.output_layer import response_logprobs
 
         found = {"logp": 0.0, "entropy": 0.0, "logp_cool": 0.0}
         chosen = samples(4)
 
         def loss(chunk: Any, output: torch.Tensor, packed: Any) -> Any:
-            plain = response_logprobs(chunk, output, packed, 1.0, 5, True)
-            cool = response_logprobs(chunk, output, packed, 0.7, -1, False)
+            plain = response_logprobs(chunk, output, packed, ChunkedSoftmax(1.0, 5, True))
+            cool = response_logprobs(chunk, output, packed, ChunkedSoftmax(0.7, -1))
             logp, entropy = self._reference(chosen, 1.0)
             found["logp"] = _gap(self._whole(packed, plain.logp), logp)
             found["entropy"] = _gap(self._whole(packed, plain.entropy), entropy)
@@ -203,6 +204,7 @@ class Parity:
         return torch.cat(logps), torch.cat(entropies)
 
     def _gradients(self) -> float:
+        from vime_core.training.logprobs import ChunkedSoftmax
         from vime_core.training.output_layer import response_logprobs
 
         at = self.layout
@@ -212,7 +214,7 @@ class Parity:
         todo = iter([coefficients[number] for number in mine])
 
         def loss(chunk: Any, output: torch.Tensor, packed: Any) -> Any:
-            out = response_logprobs(chunk, output, packed, 0.9, 7, True)
+            out = response_logprobs(chunk, output, packed, ChunkedSoftmax(0.9, 7, True))
             c, d = (packed.local(one) for one in next(todo))
             return (c * out.logp + d * out.entropy).sum(), torch.tensor(packed.response_tokens), {}
 

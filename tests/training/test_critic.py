@@ -67,7 +67,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     config = make_config({"megatron": {"clip_grad": 0.0}, "rollout": {"rollout_temperature": 0.5}}, 1)
     device = CpuBackend()
     port = free_port("127.0.0.1")
-    layout = init_parallel(config, device, 0, 1, "127.0.0.1", port)
+    layout = init_parallel(config, device, 0, 1, f"127.0.0.1:{port}")
     yield Bench(config, device, layout, *folders)
     destroy_parallel()
 

@@ -16,9 +16,9 @@ import torch
 from vime_core.algorithms import ValueColumns, micro_value_loss, value_quality
 from vime_core.api import CheckpointError, TrainerError
 from vime_core.training.forward_backward import ForwardBackward
-from vime_core.training.micro_batch import MicroBatch
 from vime_core.training.model import MegatronModel
 from vime_core.training.optimizer import Optimizer, mean_of_steps
+from vime_core.training.packed import MicroBatch
 from vime_core.training.value_head import CriticOutput, response_values
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ prompt tokens cost no vocabulary-sized work.
         packed = next(iterator)
         output = forward_step(chunk, packed)
         def loss(output):
-            out = response_logprobs(chunk, output, packed, temperature=1.0, chunk_size=1024, with_entropy=False)
+            out = response_logprobs(chunk, output, packed, ChunkedSoftmax(temperature=0.9))
             ...
             return loss_sum, num_tokens, metrics
         return output, loss
@@ -29,7 +29,7 @@ from megatron.core.tensor_parallel.mappings import (
 )
 from megatron.core.utils import unwrap_model
 
-from vime_core.training.logprobs import VocabShard, token_logprobs
+from vime_core.training.logprobs import PLAIN_SOFTMAX, ChunkedSoftmax, VocabShard, token_logprobs
 
 if TYPE_CHECKING:
     from vime_core.training.packed import PackedBatch
@@ -107,12 +107,10 @@ def response_logprobs(
     model_chunk: Any,
     output_tensor: torch.Tensor,
     packed: PackedBatch,
-    temperature: float = 1.0,
-    chunk_size: int = 1024,
-    with_entropy: bool = False,
+    softmax: ChunkedSoftmax = PLAIN_SOFTMAX,
     topk_ids: torch.Tensor | None = None,
 ) -> ResponseLogprobs:
-    """Log-probs of this rank's response tokens under ``softmax(logits / temperature)``; last stage only. The same on
+    """Log-probs of this rank's response tokens under ``softmax``; last stage only. The same on
     all tensor-parallel ranks. A batch without local response tokens gives empty tensors that still reach the graph.
     ``topk_ids`` [l, k] int64 are ids of further tokens, in the order of ``packed.response_index``."""
     model = unwrap_model(model_chunk)
@@ -123,8 +121,7 @@ def response_logprobs(
     start = layer.tp_group.rank() * weight.shape[0]
     valid = min(max(layer.vocab_size - start, 0), weight.shape[0])
     targets = packed.targets if topk_ids is None else torch.cat([packed.targets[:, None], topk_ids], dim=1)
-    shard = VocabShard(start, valid, group)
-    logp, entropy = token_logprobs(rows, weight, targets, shard, temperature, chunk_size, with_entropy)
+    logp, entropy = token_logprobs(rows, weight, targets, VocabShard(start, valid, group), softmax)
     if topk_ids is None:
         return ResponseLogprobs(logp, entropy)
     return ResponseLogprobs(logp[:, 0], entropy, logp[:, 1:])

@@ -25,6 +25,7 @@ from vime_core.algorithms import (
 )
 from vime_core.api import TOP_IDS
 from vime_core.batch import BatchPlan, Packing, forward_of, plan_forward, plan_steps
+from vime_core.training.loss_record import OptimizerStep
 from vime_core.training.mismatch import mismatch
 from vime_core.training.optimizer import mean_of_steps
 
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from vime_core.training.columns import Columns
     from vime_core.training.forward_backward import LogprobRunner
     from vime_core.training.loss_record import LossRecord
-    from vime_core.training.micro_batch import MicroBatch
     from vime_core.training.optimizer import Optimizer
     from vime_core.training.output_layer import ResponseLogprobs
+    from vime_core.training.packed import MicroBatch
 
 
 @dataclass
@@ -91,7 +92,7 @@ class TrainStep:
             logp = self._collected(prepared.batch, done)
             metrics |= self._mismatch(prepared.batch, logp, plans)
             if self.record is not None:
-                self.record.write(step, batch, prepared, plans, logp, [one.metrics for one in done])
+                self.record.write(step, batch, prepared, done, logp)
         return metrics
 
     def _mismatch(self, batch: StepBatch, logp: torch.Tensor, plans: Sequence[BatchPlan]) -> dict[str, float]:
@@ -141,10 +142,11 @@ class TrainStep:
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
         topk_ids = prepared.batch.t(TOP_IDS.name).long() if loss_config.score_centering_top_k else None
-        parts = self.passes.run(
-            prepared.batch, mine, loss, gradient=True, entropy=loss_config.entropy_coef != 0.0, topk_ids=topk_ids
+        parts = self.passes.train(
+            prepared.batch, mine, loss, entropy=loss_config.entropy_coef != 0.0, topk_ids=topk_ids
         )
-        return _Done({**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}, parts)
+        metrics = {**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}
+        return _Done(plan, metrics, parts)
 
     @property
     def _reduce(self) -> Reduce | None:
@@ -189,8 +191,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Done:
-    """One optimizer step: its metrics, and its parts on the last stage."""
+class _Done(OptimizerStep):
+    """With its parts, on the last stage."""
 
-    metrics: dict[str, float]
     parts: Sequence[_Part]
