@@ -125,7 +125,7 @@ class Parity:
     def _run(self, batches: list[Any], loss: Any, forward_only: bool) -> None:
         from megatron.core.pipeline_parallel import get_forward_backward_func
 
-        from vime_core.training.output_layer import forward_step
+        from vime_core.training.forward_backward import forward_step
 
         def step(iterator: Iterator[Any], chunk: Any) -> tuple[torch.Tensor, Any]:
             packed = next(iterator)
@@ -146,7 +146,7 @@ class Parity:
         from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
         from megatron.core.utils import unwrap_model
 
-        from vime_core.training.output_layer import _predicting_rows
+        from vime_core.training.logprobs import _predicting_rows
 
         ids, _ = samples(4)[-1]
         worst = [0.0]
@@ -166,8 +166,7 @@ class Parity:
         return worst[0]
 
     def _logprobs(self) -> dict[str, float]:
-        from vime_core.training.logprobs import ChunkedSoftmax
-        from vime_core.training.output_layer import response_logprobs
+        from vime_core.training.logprobs import ChunkedSoftmax, response_logprobs
 
         found = {"logp": 0.0, "entropy": 0.0, "logp_cool": 0.0}
         chosen = samples(4)
@@ -204,8 +203,7 @@ class Parity:
         return torch.cat(logps), torch.cat(entropies)
 
     def _gradients(self) -> float:
-        from vime_core.training.logprobs import ChunkedSoftmax
-        from vime_core.training.output_layer import response_logprobs
+        from vime_core.training.logprobs import ChunkedSoftmax, response_logprobs
 
         at = self.layout
         batches = [samples(100 + number) for number in range(2 * at.dp_size)]

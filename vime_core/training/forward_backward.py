@@ -14,16 +14,16 @@ import torch
 
 from vime_core.algorithms import add_pairs, from_vector, to_vector
 from vime_core.algorithms import finish as finish_pairs
-from vime_core.training.output_layer import forward_step, response_logprobs
+from vime_core.training.logprobs import response_logprobs
 from vime_core.training.packed import MicroBatch, pack_micro_batch
 from vime_core.training.replay import Replay
 
 if TYPE_CHECKING:
     from vime_core.algorithms import Pairs
     from vime_core.batch import StepBatch
-    from vime_core.training.logprobs import ChunkedSoftmax
+    from vime_core.training.logprobs import ChunkedSoftmax, ResponseLogprobs
     from vime_core.training.model import MegatronModel
-    from vime_core.training.output_layer import ResponseLogprobs
+    from vime_core.training.packed import PackedBatch
     from vime_core.training.parallel import ParallelLayout
 
 
@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 Read = Callable[[Any, torch.Tensor, MicroBatch], Any]
 #: what the last stage does with it: (loss, anything to collect)
 Finish = Callable[[MicroBatch, Any], tuple[torch.Tensor, Any]]
+
+
+def forward_step(model_chunk: Any, packed: PackedBatch) -> torch.Tensor:
+    """Run one chunk. Returns what the pipeline schedule passes on: hidden states for the next stage, or, on the last
+    stage, the final hidden states [1, t (divided by TP under sequence parallelism), h]."""
+    output: torch.Tensor = model_chunk(packed.input_ids, packed.position_ids, None, packed_seq_params=packed.params)
+    return output
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,13 @@ With z = logits / T, p = softmax(z), L = logsumexp(z):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from vime_core.training.packed import PackedBatch
 
 #: logit of a padded vocabulary entry: its probability is an exact zero and products with it stay finite
 _NEVER = -1e20
@@ -180,3 +183,55 @@ def _columns(targets: torch.Tensor, shard: VocabShard) -> tuple[torch.Tensor, to
     column = targets - shard.start
     here = (column >= 0) & (column < shard.valid)
     return here, column.masked_fill(~here, 0)
+
+
+# of a micro-batch ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ResponseLogprobs:
+    """l response tokens that this rank predicts, in the order of ``packed.response_index``.
+
+    Attributes:
+        logp: [l] float32, natural log, with gradient.
+        entropy: [l] float32 nats, with gradient, or None.
+        topk_logprobs: [l, k] float32 log-probs of further tokens at the same positions, with gradient, or None.
+    """
+
+    logp: torch.Tensor
+    entropy: torch.Tensor | None
+    topk_logprobs: torch.Tensor | None = None
+
+
+def response_logprobs(
+    model_chunk: Any,
+    output_tensor: torch.Tensor,
+    packed: PackedBatch,
+    softmax: ChunkedSoftmax = PLAIN_SOFTMAX,
+    topk_ids: torch.Tensor | None = None,
+) -> ResponseLogprobs:
+    """Log-probs of this rank's response tokens under ``softmax``; last stage only. The same on
+    all tensor-parallel ranks. A batch without local response tokens gives empty tensors that still reach the graph.
+    ``topk_ids`` [l, k] int64 are ids of further tokens, in the order of ``packed.response_index``."""
+    from megatron.core.utils import unwrap_model
+
+    model = unwrap_model(model_chunk)
+    layer = model.output_layer
+    weight = model.shared_embedding_or_output_weight() if model.share_embeddings_and_output_weights else layer.weight
+    rows = _predicting_rows(output_tensor, packed, layer).to(weight.dtype)
+    group = layer.tp_group if layer.tp_group.size() > 1 else None
+    start = layer.tp_group.rank() * weight.shape[0]
+    valid = min(max(layer.vocab_size - start, 0), weight.shape[0])
+    targets = packed.targets if topk_ids is None else torch.cat([packed.targets[:, None], topk_ids], dim=1)
+    logp, entropy = token_logprobs(rows, weight, targets, VocabShard(start, valid, group), softmax)
+    if topk_ids is None:
+        return ResponseLogprobs(logp, entropy)
+    return ResponseLogprobs(logp[:, 0], entropy, logp[:, 1:])
+
+
+def _predicting_rows(output_tensor: torch.Tensor, packed: PackedBatch, layer: Any) -> torch.Tensor:
+    """[1, t, h] -> [l, h], such that gradients come back summed over the vocabulary's shards."""
+    from megatron.core.tensor_parallel import mappings
+
+    hidden = output_tensor[0]
+    if layer.sequence_parallel:
+        return mappings.gather_from_sequence_parallel_region(hidden, group=layer.tp_group).index_select(0, packed.rows)
+    return mappings.copy_to_tensor_model_parallel_region(hidden.index_select(0, packed.rows), group=layer.tp_group)

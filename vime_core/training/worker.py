@@ -14,7 +14,6 @@ from vime_core.api import WeightSync
 from vime_core.batch import StepBatch
 from vime_core.plugin import load_target
 from vime_core.training import checkpoint
-from vime_core.training.columns import Columns
 from vime_core.training.forward_backward import LogprobRunner
 from vime_core.training.logprobs import ChunkedSoftmax
 from vime_core.training.loss_record import LossRecord, plain
@@ -24,7 +23,7 @@ from vime_core.training.optimizer import Optimizer
 from vime_core.training.parallel import destroy_parallel, init_parallel
 from vime_core.training.reference_models import ReferenceModels, reference_model_folders
 from vime_core.training.replay_routers import make_replay
-from vime_core.training.step import TrainStep
+from vime_core.training.step import Columns, TrainStep
 
 if TYPE_CHECKING:
     from vime_core.api import Algorithm, DeviceBackend
