@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vime_core.api import EngineError, GenerateReply, GenerateRequest
+from vime_core.runtime import as_raised
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,7 @@ class DirectClient:
             async for reference in self.actor.generate.options(num_returns="streaming").remote(batch):
                 self._receive(await reference)
         except Exception as error:
-            what = str(error).partition("\n")[0]
-            self._fail(batch, f"the engine's process did not answer: {type(error).__name__}: {what}")
+            self._fail(batch, str(as_raised(error, "the engine", EngineError)))
         else:
             self._fail(batch, "the engine ended the call without a reply to it")
 
