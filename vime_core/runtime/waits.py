@@ -3,6 +3,7 @@ gives errors back as they were raised."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -100,12 +101,5 @@ def as_raised(error: Exception, what: str, kind: type[VimeError]) -> VimeError:
         return kind(f"{what}: the worker process died: {' '.join(str(error).split())}")
     cause = error.cause
     if isinstance(cause, VimeError):
-        return _copy(cause)
+        return copy.copy(cause)  # without the traceback of the other process
     return kind(f"{what}: {type(cause).__name__}: {cause}\n{error}")
-
-
-def _copy(error: VimeError) -> VimeError:
-    fresh = type(error).__new__(type(error))
-    fresh.__dict__.update(error.__dict__)
-    fresh.args = error.args
-    return fresh
