@@ -64,7 +64,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
 def side_of(side: str, vocabulary: int) -> Callable[..., tuple[Any, Any]]:
     import torch
 
-    from vime_core.training import VocabShard, token_logprobs
+    from vime_core.training import ChunkedSoftmax, VocabShard, token_logprobs
 
     def plain(rows: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logp = torch.log_softmax((rows @ weight.T).float(), -1)
@@ -72,7 +72,9 @@ def side_of(side: str, vocabulary: int) -> Callable[..., tuple[Any, Any]]:
 
     def ours(rows: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         chunk = -1 if side == "all" else int(side)
-        logp, entropy = token_logprobs(rows, weight, targets, VocabShard(0, vocabulary), 1.0, chunk, True)
+        logp, entropy = token_logprobs(
+            rows, weight, targets, VocabShard(0, vocabulary), ChunkedSoftmax(1.0, chunk, True)
+        )
         assert entropy is not None
         return logp, entropy
 

@@ -69,7 +69,7 @@ def trainer_phases(args: argparse.Namespace) -> Phases:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     config = from_plain(json.loads(args.config.read_text()))
     worker = TrainerWorker(config, Plugins.load(autoload=False, environ={}), CpuBackend(), args.rank)
-    worker.setup("127.0.0.1", args.port, args.model, None, 100)
+    worker.setup(f"127.0.0.1:{args.port}", args.model, None, 100)
     batch, versions = step_batch(make_samples(args.model, [[PROMPT, RESPONSE]] * args.samples)), iter(range(1, 100))
     micro = [list(range(at, at + args.samples // 2)) for at in (0, args.samples // 2)]
     return {

@@ -57,7 +57,7 @@ def vime_step(args: argparse.Namespace, samples: list[tuple[np.ndarray, int]]) -
     config = config.replace("train", use_dynamic_batch_size=True, max_tokens_per_gpu=args.max_tokens)
     config = config.replace("cluster", trainer_cpu_threads=torch.get_num_threads())
     worker = TrainerWorker(config, Plugins.load(autoload=False, environ={}), CpuBackend(), 0)
-    worker.setup("127.0.0.1", free_port(), args.model, None, 100)
+    worker.setup(f"127.0.0.1:{free_port()}", args.model, None, 100)
     batch = step_batch(samples)
 
     def step() -> dict[str, float]:

@@ -19,9 +19,9 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Those that a caller gives: neither ``self`` nor ``cls``."""
+    """Those that a caller gives: neither ``self`` nor ``cls``, nor the ``ctx`` that torch's autograd adds."""
     arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    return len([a for a in arguments if a.arg not in ("self", "cls")])
+    return len([a for a in arguments if a.arg not in ("self", "cls", "ctx")])
 
 
 def where(path: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
@@ -33,9 +33,18 @@ def test_no_function_is_over_sixty_lines() -> None:
     assert found == []
 
 
-def test_no_function_takes_more_than_ten_parameters() -> None:
-    found = [where(p, f) for p in ALL for f in functions(p) if parameters(f) > 10]
-    assert found == []
+#: overrides of methods whose parameters Megatron says
+_FOREIGN = {
+    "vime_core/training/models/attention.py __init__",
+    "vime_core/training/models/attention.py forward",
+    "vime_core/training/models/experts.py __init__",
+}
+
+
+def test_no_function_takes_more_than_five_parameters() -> None:
+    """What a dataclass is built from is no function here."""
+    found = {f"{p.relative_to(ROOT)} {f.name}" for p in ALL for f in functions(p) if parameters(f) > 5}
+    assert found == _FOREIGN
 
 
 def test_no_file_is_over_350_lines_and_the_usual_one_is_short() -> None:

@@ -54,11 +54,12 @@ def _opening(resolved: ResolvedRun) -> str:
 
 def load_plugins(arguments: RunArguments) -> Plugins:
     """The plugins that recipe, environment and flags ask for."""
-    from vime_core.plugin import Plugins
+    from vime_core.plugin import PluginOutput, Plugins, trace_on_stderr
 
     others = {name: value for name, value in arguments.environ.items() if name != PLUGINS}  # among the specs already
     early = arguments.before_plugins()
-    return Plugins.load(arguments.plugin_specs, strict=early.strict_plugins, trace=early.trace_hooks, environ=others)
+    output = PluginOutput(trace=trace_on_stderr if early.trace_hooks else None)
+    return Plugins.load(arguments.plugin_specs, strict=early.strict_plugins, environ=others, output=output)
 
 
 def _help(before: list[str], after: list[str]) -> int:

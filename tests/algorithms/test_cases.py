@@ -17,14 +17,13 @@ from vime_core.algorithms.common import bounded_exp, clipped_loss, group_stats, 
 from vime_core.algorithms.critic_loss import value_loss
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.gspo import Gspo
-from vime_core.algorithms.loss import TokenColumns, micro_loss
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.ppo import Ppo
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.reinforce import ReinforcePlusPlus
-from vime_core.algorithms.returns import discounted, gae, kl_penalty, token_rewards
+from vime_core.algorithms.returns import Discount, discounted, gae, kl_penalty, token_rewards
 from vime_core.api.errors import ConfigError
 
 Report = dict[str, Any]
@@ -145,7 +144,7 @@ def test_an_observation_does_not_end_the_return(case: Report) -> None:
 def test_values_of_masked_tokens_bootstrap_nothing(case: Report) -> None:
     inputs = case["inputs"]
     reward, values = torch.tensor(inputs["token_rewards"]), torch.tensor(inputs["values"], dtype=torch.float64)
-    advantage, returns = gae(reward, values, *axis(inputs["mask"]), inputs["gamma"], inputs["lam"])
+    advantage, returns = gae(reward, values, *axis(inputs["mask"]), Discount(inputs["gamma"], inputs["lam"]))
     assert advantage.tolist() == pytest.approx(case["right"])
     assert returns.tolist() == pytest.approx(case["right"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,10 @@ import pytest
 import torch
 from vime_testing.toy_step import small_batch
 
-from vime_core.algorithms.centering import ImportanceWeight, centered_loss
+from vime_core.algorithms.centering import ImportanceWeight, TopkLogprobs, centered_loss
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
@@ -23,7 +23,7 @@ from vime_core.api.errors import TrainerError
 from vime_core.api.streams import TOP_IDS, TOP_LOGP
 from vime_core.batch.step_batch import StepBatch
 from vime_core.config.resolution import resolve
-from vime_core.training.logprobs import VocabShard, token_logprobs
+from vime_core.training.logprobs import ChunkedSoftmax, VocabShard, token_logprobs
 
 Golden = dict[str, Any]
 WEIGHTS = {
@@ -46,10 +46,8 @@ def loss_and_gradient(
     logp, sampler = logits.log_softmax(1), torch.tensor(table["q_logits"], dtype=torch.float64).log_softmax(1)
     own = torch.tensor(table["targets"])[:, None]
     loss = centered_loss(
-        logp.gather(1, own)[:, 0],
-        sampler.gather(1, own)[:, 0],
-        logp.gather(1, heads),
-        sampler.gather(1, heads),
+        TopkLogprobs(logp.gather(1, own)[:, 0], logp.gather(1, heads)),
+        TopkLogprobs(sampler.gather(1, own)[:, 0], sampler.gather(1, heads)),
         advantage,
         weight,
     )
@@ -93,7 +91,8 @@ def test_the_mean_under_the_sampler_is_zero(table: Golden, name: str) -> None:
 def test_a_token_that_the_sampler_rules_out_weighs_nothing() -> None:
     logp = torch.tensor([[-1.0, -2.0]], requires_grad=True)
     sampler = torch.tensor([[-0.1, -math.inf]])
-    loss = centered_loss(torch.tensor([-1.0]), torch.tensor([-0.1]), logp, sampler, torch.ones(1), WEIGHTS["tis"])
+    policy, given = TopkLogprobs(torch.tensor([-1.0]), logp), TopkLogprobs(torch.tensor([-0.1]), sampler)
+    loss = centered_loss(policy, given, torch.ones(1), WEIGHTS["tis"])
     loss.sum().backward()
     assert torch.isfinite(loss).all()
     assert logp.grad is not None
@@ -136,10 +135,12 @@ def test_in_the_loss_of_any_algorithm(table: Golden, flags: str, name: str) -> N
     assert loss_config.correction is None  # it is inside
     batch, options = batch_of(table), merge_options(Grpo(), {})
     prepared = prepare_step(Objective(Grpo(), options, "sample_mean", loss_config=loss_config), batch)
-    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=loss_config.needs)
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2))
     logits = torch.tensor([*table["logits"], table["logits"][0]], requires_grad=True)
     own, heads = torch.tensor([*table["targets"], 0]), batch.t(TOP_IDS.name).long()
-    named, _ = token_logprobs(logits, torch.eye(7), torch.cat([own[:, None], heads], 1), VocabShard(0, 7), 1.0, 2)
+    named, _ = token_logprobs(
+        logits, torch.eye(7), torch.cat([own[:, None], heads], 1), VocabShard(0, 7), ChunkedSoftmax(1.0, 2)
+    )
     loss, _ = micro_loss(
         Objective(Grpo(), options, loss_config=loss_config),
         share.view(named[:, 0]),
@@ -158,7 +159,7 @@ def test_without_the_log_probs_it_says_so(table: Golden) -> None:
     loss_config = terms_of("--use-score-centering --score-centering-top-k 4")
     batch, options = batch_of(table), merge_options(Grpo(), {})
     prepared = prepare_step(Objective(Grpo(), options, "sample_mean", loss_config=loss_config), batch)
-    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), needs=loss_config.needs)
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2))
     with pytest.raises(TrainerError, match="no log-probs of the sampler's likeliest tokens"):
         micro_loss(
             Objective(Grpo(), options, loss_config=loss_config),
@@ -172,7 +173,8 @@ def test_without_the_log_probs_it_says_so(table: Golden) -> None:
 def test_a_plain_gradient_has_no_ratio(table: Golden) -> None:
     batch, options, loss_config = batch_of(table), merge_options(Grpo(), {}), terms_of("")
     prepared = prepare_step(Objective(Grpo(), options, "sample_mean", loss_config=loss_config), batch)
-    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2), old_logp=torch.full((5,), -9.0))
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(2)), range(2))
+    share = replace(share, old_logp=torch.full((5,), -9.0))
     logp = torch.full((5,), -1.0, requires_grad=True)
     loss, metrics = micro_loss(
         Objective(Grpo(), options, loss_config=loss_config),

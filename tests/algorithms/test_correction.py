@@ -12,9 +12,8 @@ from vime_testing.toy_step import small_batch
 from vime_core.algorithms.correction import Correction, CorrectionResult, combine, corrections_of
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.importance import CORRECTIONS, Mis, icepop, opsm, tis
-from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,8 @@ from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.common import bounded_exp, clipped_loss, whiten
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.metrics import finish
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
@@ -86,13 +86,8 @@ def test_total_and_clip_fractions(golden: Golden, name: str, aggregation: str) -
     options = merge_options(Grpo(), OPTIONS[name])
     batch = batch_of(inputs)
     prepared = prepare_step(Objective(Grpo(), options, aggregation), batch)
-    share = MicroBatchSlice.of(
-        prepared,
-        prepared.weight(range(len(batch))),
-        range(len(batch)),
-        old_logp=flat(inputs["old_logp"]),
-        dtype=torch.float64,
-    )
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(len(batch))), range(len(batch)), dtype=torch.float64)
+    share = replace(share, old_logp=flat(inputs["old_logp"]))
     loss, pairs = micro_loss(
         Objective(Grpo(), options),
         share.view(flat(inputs["logp"])),
@@ -140,9 +135,8 @@ def test_a_sequence_ratio_written_with_the_views_reductions(golden: Golden) -> N
     inputs, want = golden["inputs"]["A"], golden["gspo"]
     batch = batch_of(inputs)
     prepared = prepare_step(Objective(Grpo(), merge_options(Grpo(), {}), "sample_mean"), batch)
-    share = MicroBatchSlice.of(
-        prepared, prepared.weight(range(6)), range(6), old_logp=flat(inputs["old_logp"]), dtype=torch.float64
-    )
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), dtype=torch.float64)
+    share = replace(share, old_logp=flat(inputs["old_logp"]))
     logp = flat(inputs["logp"]).requires_grad_()
     view = share.view(logp)
     ratio = bounded_exp(view.seq_mean(view.logp - view.old_logp))

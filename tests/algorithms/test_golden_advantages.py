@@ -20,7 +20,7 @@ from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.ppo import Ppo
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.reinforce import Reinforce, ReinforcePlusPlus, ReinforcePlusPlusBaseline
-from vime_core.algorithms.returns import at_last, discounted, following, gae, token_rewards
+from vime_core.algorithms.returns import Discount, at_last, discounted, following, gae, token_rewards
 
 Golden = dict[str, Any]
 
@@ -158,7 +158,7 @@ def test_gae_is_the_loop_over_trainable_tokens(seed: int, gamma: float, lambd: f
     mask, seg = batch.t("mask"), batch.seg()
     generator = torch.Generator().manual_seed(seed)
     reward, values = (torch.randn(len(mask), generator=generator, dtype=torch.float64) for _ in range(2))
-    advantage, returns = gae(reward, values, mask, seg, gamma, lambd)
+    advantage, returns = gae(reward, values, mask, seg, Discount(gamma, lambd))
     for i in range(len(batch)):
         own = mask & (seg == i)
         want = by_hand(reward[own].tolist(), values[own].tolist(), gamma, lambd)

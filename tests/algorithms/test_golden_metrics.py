@@ -10,14 +10,13 @@ import torch
 from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.metrics import finish
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.batch.step_batch import StepBatch
-from vime_core.training.logprobs import VocabShard, token_logprobs
+from vime_core.training.logprobs import ChunkedSoftmax, VocabShard, token_logprobs
 from vime_core.training.mismatch import mismatch
 
 Golden = dict[str, Any]
@@ -38,7 +37,7 @@ def through_the_head(
     """Rows of logits as hidden states under a head that is the identity."""
     size = logits.shape[1]
     logp, entropy = token_logprobs(
-        logits, torch.eye(size), torch.tensor(targets), VocabShard(0, size), temperature, chunk, with_entropy=True
+        logits, torch.eye(size), torch.tensor(targets), VocabShard(0, size), ChunkedSoftmax(temperature, chunk, True)
     )
     assert entropy is not None
     return logp, entropy

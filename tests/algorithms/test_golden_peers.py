@@ -19,7 +19,7 @@ from vime_core.algorithms.common import GroupStats, group_stats, whiten
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.kl import kl_estimate
 from vime_core.algorithms.options import merge_options
-from vime_core.algorithms.returns import at_last, discounted, gae
+from vime_core.algorithms.returns import Discount, at_last, discounted, gae
 from vime_core.batch.aggregate import StepTokens, token_weights
 from vime_core.training.logprobs import VocabShard, token_logprobs
 from vime_core.training.mismatch import mismatch
@@ -67,11 +67,11 @@ def step(golden_algorithms: Golden) -> Step:
 def test_advantages_where_masked_tokens_are_steps_too(step: Step, peers: Golden) -> None:
     want, every = peers["gae_of_all_tokens"], torch.ones_like(step.mask)
     rewards = at_last(step.reward, every, step.seg) - step.penalty
-    advantage, returns = gae(rewards, step.values, every, step.seg, 0.99, 0.95)
+    advantage, returns = gae(rewards, step.values, every, step.seg, Discount(0.99, 0.95))
     close(rewards, flat(want["token_rewards"]))
     close(advantage, flat(want["adv"]))
     close(returns, flat(want["ret"]))
-    ours, _ = gae(rewards, step.values, step.mask, step.seg, 0.99, 0.95)
+    ours, _ = gae(rewards, step.values, step.mask, step.seg, Discount(0.99, 0.95))
     assert float((ours - advantage)[step.mask].abs().max()) > 0.02
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,7 @@ from vime_core.algorithms.cispo import Cispo
 from vime_core.algorithms.dppo import Dppo
 from vime_core.algorithms.grpo import Dapo, DrGrpo
 from vime_core.algorithms.gspo import Gmpo, Gspo
-from vime_core.algorithms.loss import TokenColumns, micro_loss
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.opd import Opd
 from vime_core.algorithms.options import merge_options
@@ -51,10 +51,8 @@ class Micro:
             for name in ("sample_mean", "token_mean")
         }
         self.logp = flat(inputs["logp"]).requires_grad_()
-        share = MicroBatchSlice.of(
-            self.prepared, self.weights["sample_mean"], range(6), old_logp=flat(inputs["old_logp"]), dtype=torch.float64
-        )
-        self.view = share.view(self.logp)
+        share = MicroBatchSlice.of(self.prepared, self.weights["sample_mean"], range(6), dtype=torch.float64)
+        self.view = replace(share, old_logp=flat(inputs["old_logp"])).view(self.logp)
         self.view.extra["rollout_logp"] = sampler  # type: ignore[index]
         self.tokens = flat(inputs["adv_tok"])
         self.sequences = torch.tensor(inputs["adv_seq"], dtype=torch.float64)
@@ -158,7 +156,7 @@ def test_dppo(golden_algorithms: Golden) -> None:
 def test_dppo_without_the_samplers_log_prob() -> None:
     batch = small_batch([[1, 1, 1]], rollout_logp=[-1.0, float("nan"), -float("inf")])
     prepared = prepare_step(Objective(Dppo(), merge_options(Dppo(), {}), "token_mean"), batch)
-    share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0], needs=Dppo.needs)
+    share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0])
     logp = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
     loss, _ = Dppo().surrogate(share.view(logp), -torch.ones(3), merge_options(Dppo(), {}))
     assert loss[:2].tolist() == [1.0, 1.0]
@@ -180,7 +178,8 @@ def test_sft_is_the_negative_log_likelihood(golden_algorithms: Golden) -> None:
 def test_a_far_ratio_is_finite_in_float32(algorithm: Any, gap: float, advantage: float) -> None:
     batch = small_batch([[1]])
     prepared = prepare_step(Objective(Sft(), {}, "token_mean"), batch)
-    share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0], old_logp=torch.tensor([-1.0 - gap]))
+    share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0])
+    share = replace(share, old_logp=torch.tensor([-1.0 - gap]))
     logp = torch.tensor([-1.0], requires_grad=True)
     loss, _ = algorithm.surrogate(share.view(logp), torch.tensor([advantage]), merge_options(algorithm, {}))
     loss.sum().backward()

@@ -10,10 +10,9 @@ import torch
 from vime_testing.toy_step import small_batch
 
 from vime_core.algorithms.grpo import Grpo
-from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss import MicroBatchSlice, MicroView, TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import add_pairs, finish, from_vector, to_vector
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice, MicroView
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
@@ -25,13 +24,20 @@ NAN = math.nan
 
 
 def view_of(mask: list[int], logp: torch.Tensor, old: list[float] | None = None) -> MicroView:
-    return MicroView.of(
-        logp=logp,
-        mask=torch.tensor(mask).bool(),
-        seg=torch.zeros(len(mask), dtype=torch.int64),
+    every = torch.arange(len(mask))
+    held = MicroBatchSlice(
+        index=every,
+        seg=torch.zeros_like(every),
         counts=torch.tensor([sum(mask)]),
+        mask=torch.tensor(mask).bool(),
+        advantage=torch.zeros(len(mask)),
+        weight=torch.zeros(len(mask)),
+        correction=None,
         old_logp=None if old is None else torch.tensor(old),
+        extra={},
+        extra_per_sample={},
     )
+    return held.view(logp)
 
 
 def run(mask: list[int], logp: list[float], advantage: list[float], old: list[float] | None = None) -> Any:
@@ -155,7 +161,7 @@ def test_extra_columns_come_with_the_share() -> None:
     extra = {"bonus": ("response", [1.0, NAN, 3.0]), "style": ("sample", [7, 8])}
     batch = small_batch([[1, 0], [1]], extra=extra, rollout_logp=[-1.0, NAN, -3.0])
     prepared = prepare_step(Objective(Needy(), {}, "token_mean"), batch)
-    share = MicroBatchSlice.of(prepared, prepared.weight([0, 1]), [1, 0], needs=Needy.needs)
+    share = MicroBatchSlice.of(prepared, prepared.weight([0, 1]), [1, 0])
     view = share.view(torch.zeros(3))
     assert view.extra["bonus"].tolist() == [3.0, 1.0, 0.0]
     assert view.extra["style"].tolist() == [8, 7]

@@ -10,9 +10,8 @@ import pytest
 import torch
 from vime_testing.toy_step import random_case
 
-from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.metrics import finish
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
@@ -56,7 +55,7 @@ def test_it_reads_its_options_and_logs_known_names(name: str) -> None:
     needs = algorithm.required(options.options)
     case = random_case(0, needs)
     prepared, samples = prepare_step(Objective(algorithm, options, "token_mean"), case.batch), range(len(case.batch))
-    share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples, needs=needs, dtype=torch.float64)
+    share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples, dtype=torch.float64)
     _, pairs = micro_loss(
         Objective(algorithm, options),
         share.view(case.log_probs(case.logits)),

@@ -13,10 +13,9 @@ from vime_testing.toy_step import Subject, random_case, small_batch
 
 from vime_core.algorithms.grpo import Grpo
 from vime_core.algorithms.importance import CORRECTIONS
-from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig
 from vime_core.algorithms.metrics import finish
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.opd import Opd
 from vime_core.algorithms.options import merge_options
@@ -259,7 +258,7 @@ def test_the_kl_has_the_steps_own_weights(golden_loss: Golden, kind: str, unbias
     inputs, batch = golden_loss["inputs"]["A"], batch_of(golden_loss["inputs"]["A"])
     loss_config = LossConfig(kl_loss_coef=0.5, kl_loss_type=kind, use_unbiased_kl=unbiased)
     prepared = prepare_step(Objective(Grpo(), GRPO, "sample_mean", loss_config=loss_config), batch)
-    share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), needs={"ref_logp"}, dtype=torch.float64)
+    share = MicroBatchSlice.of(prepared, prepared.weight(range(6)), range(6), dtype=torch.float64)
     view = share.view(flat(inputs["logp"]))
     plain, _ = micro_loss(Objective(Grpo(), GRPO), view, TokenColumns(share.advantage, share.weight))
     loss, pairs = micro_loss(
@@ -277,14 +276,11 @@ def test_the_kl_has_the_steps_own_weights(golden_loss: Golden, kind: str, unbias
 def test_a_correction_weighs_the_surrogate_only() -> None:
     """A token that is rejected still pulls towards the reference."""
     batch = small_batch([[1]]).with_columns(ref_logp=torch.tensor([-2.0]))
-    prepared = prepare_step(Objective(Grpo(), GRPO, "token_mean"), batch)
-    share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0], needs={"ref_logp"})
+    objective = Objective(Grpo(), GRPO, "token_mean", loss_config=LossConfig(kl_loss_coef=1.0))
+    prepared = prepare_step(objective, batch)
+    share = MicroBatchSlice.of(prepared, prepared.weight([0]), [0])
     view = share.view(torch.tensor([-1.0], requires_grad=True))
-    loss, _ = micro_loss(
-        Objective(Grpo(), GRPO, loss_config=LossConfig(kl_loss_coef=1.0)),
-        view,
-        TokenColumns(torch.ones(1), torch.ones(1), correction=torch.zeros(1)),
-    )
+    loss, _ = micro_loss(objective, view, TokenColumns(torch.ones(1), torch.ones(1), correction=torch.zeros(1)))
     assert float(loss.detach()) == 0.5
 
 

@@ -20,7 +20,7 @@ from vime_core.algorithms.metrics import Pair
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.ppo import Ppo
 from vime_core.algorithms.reinforce import ReinforcePlusPlus
-from vime_core.algorithms.returns import gae
+from vime_core.algorithms.returns import Discount, gae
 from vime_core.algorithms.sft import Sft
 from vime_core.api.algorithm import Advantages
 
@@ -101,7 +101,7 @@ class ValuesOfMaskedTokens(Ppo):
     def advantages(self, batch: Any, options: Any) -> Advantages:
         values = batch.t("values").nan_to_num(0.0)
         return Advantages(
-            *(x.float() for x in gae(values, values, torch.ones_like(batch.t("mask")), batch.seg(), 1.0, 1.0))
+            *(x.float() for x in gae(values, values, torch.ones_like(batch.t("mask")), batch.seg(), Discount(1.0, 1.0)))
         )
 
 

@@ -13,10 +13,9 @@ from vime_cli.explain.text import lines
 from vime_cli.main import main
 from vime_testing.toy_step import random_case
 
-from vime_core.algorithms.loss import TokenColumns, micro_loss
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import finish
-from vime_core.algorithms.micro_batch_slice import MicroBatchSlice
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import merge_options
 from vime_core.algorithms.prepare import prepare_step
@@ -24,7 +23,7 @@ from vime_core.api.errors import DataError
 from vime_core.batch.plan import Packing, plan_steps
 from vime_core.observe.loss_inputs import read_loss_inputs
 from vime_core.plugin.plugins import Plugins
-from vime_core.training.loss_record import LossRecord, plain
+from vime_core.training.loss_record import LossRecord, OptimizerStep, plain
 
 AGGREGATIONS = ["sample_mean", "rollout_mean", "token_mean", "fixed_length", "prompt_mean", "sample_mean_nonempty"]
 SHAPED = LossConfig(overlong_buffer_len=4, max_response_len=8, use_rollout_logprobs=True, normalize_advantages=True)
@@ -53,10 +52,7 @@ def keep(
     )
     metrics = []
     for plan in plans:
-        needs = algorithm.required(options) | loss_config.needs
-        share = MicroBatchSlice.of(
-            prepared, prepared.weight(plan.samples), plan.samples, needs=needs, dtype=torch.float64
-        )
+        share = MicroBatchSlice.of(prepared, prepared.weight(plan.samples), plan.samples, dtype=torch.float64)
         view = share.view(logp[share.index])
         _, pairs = micro_loss(
             Objective(algorithm, options, loss_config=loss_config),
@@ -66,7 +62,7 @@ def keep(
         metrics.append(finish(pairs))
     facts = {"algorithm": name, "options": plain(options), "terms": plain(loss_config), "temperature": 1.0}
     LossRecord(folder / "loss", {**facts, "global_batch": rollouts}).write(
-        7, case.batch, prepared, plans, logp, metrics
+        7, case.batch, prepared, list(map(OptimizerStep, plans, metrics)), logp
     )
     return metrics
 

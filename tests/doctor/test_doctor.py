@@ -97,19 +97,19 @@ def test_json() -> None:
 
 
 def test_only_some_checks_in_their_own_order() -> None:
-    made = doctor_for(only=["disk", "limits"])
+    made = doctor_for(DoctorContext(), only=["disk", "limits"])
     assert [check.name for check in made.checks] == ["limits", "disk"]
-    assert [check.name for check in doctor_for().checks] == [check.name for check in CHECKS]
+    assert [check.name for check in doctor_for(DoctorContext()).checks] == [check.name for check in CHECKS]
 
 
 def test_an_unknown_check_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="no check 'port'; did you mean 'ports'; there are: plugins, versions"):
-        doctor_for(only=["port"])
+        doctor_for(DoctorContext(), only=["port"])
 
 
 def test_the_model_says_how_much_memory_and_disk(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"no \*.safetensors there"):
-        doctor_for(model=tmp_path)
+        doctor_for(DoctorContext(), model=tmp_path)
     (tmp_path / "a.safetensors").write_bytes(bytes(1000))
     (tmp_path / "b.safetensors").write_bytes(bytes(24))
-    assert doctor_for(model=tmp_path).context.weights == 1024
+    assert doctor_for(DoctorContext(), model=tmp_path).context.weights == 1024

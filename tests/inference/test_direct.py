@@ -144,13 +144,20 @@ def test_missing_and_unknown_names_are_refused_by_name(
     refused(sync, engines, r"shapes that differ: model\.norm\.weight \[63\] for \[64\]")
 
 
-def test_a_canary_that_differs_takes_the_engines_back(
+def test_a_canary_that_differs_leaves_the_engines_without_weights_until_the_next_push(
     sync: SharedMemorySync, engines: Any, trainer: FolderTrainer, folders: dict[str, Path]
 ) -> None:
     model = trainer.model  # of A, while B's bytes are sent
     trainer.load(folders["B"])
-    trainer.model = model
-    refused(sync, engines, "canary")
+    trainer.model, right = model, trainer.model
+    version = next_version(engines)
+    with pytest.raises(SyncError, match=r"canary log-probs are .*; no engine serves anything until a push passes"):
+        sync.push(version)
+    with pytest.raises(EngineError, match=rf"engine 0 has loaded weights version {version}, which was not committed"):
+        greedy_of(engines)
+    trainer.model = right
+    sync.push(version + 1)
+    assert greedy_of(engines) == expected(trainer)
 
 
 def test_an_abort_returns_what_there_is(sync: SharedMemorySync, engines: Any) -> None:

@@ -114,6 +114,16 @@ def test_specs_layer_device_user_and_need(tmp_path: Path) -> None:
     assert second.arguments["seed"] == first.arguments["seed"] + 1
 
 
+def test_the_only_worker_of_an_engine_is_in_its_process_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    def backend(workers: int, **vllm: Any) -> Any:
+        config = Config(vllm=vllm).replace("cluster", rollout_num_gpus=workers, rollout_num_gpus_per_engine=workers)
+        return engine_specs(config, CpuBackend(), str(tmp_path))[0].arguments.get("distributed_executor_backend")
+
+    assert backend(1) == "uni"
+    assert backend(1, distributed_executor_backend="mp") == "mp"
+    assert backend(2) is None
+
+
 def test_a_value_that_training_relies_on_cannot_be_changed(tmp_path: Path) -> None:
     config = Config(vllm={"logprobs_mode": "raw_logprobs"})
     with pytest.raises(ConfigError, match="--vllm-logprobs-mode raw_logprobs"):

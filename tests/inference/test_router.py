@@ -28,6 +28,7 @@ from tests.inference.conftest import (
 )
 from vime_core.api.errors import EngineError, SyncError
 from vime_core.api.rollout import GenerateReply, GenerateRequest, SamplingParams
+from vime_core.inference.http_client import HttpClientSpec
 from vime_core.weights.transports.shared_memory import SharedMemorySync
 
 pytestmark = pytest.mark.slow
@@ -156,7 +157,7 @@ def test_an_external_engine_is_driven_like_ones_own(
     address = engines.urls[0].removeprefix("http://")
     config = configuration().replace("engine", rollout_external_engine_addrs=[address])
     group = start_engines(config, folders["A"])
-    assert group.client_spec.transport == "router"
+    assert isinstance(group.client_spec, HttpClientSpec)
     assert group.urls == engines.urls[:1]
     assert len(generate(group, [request("external", 2)])) == 2
     group.shutdown()

@@ -144,9 +144,9 @@ def test_tracing_prints_hook_plugin_and_milliseconds(world) -> None:
 
 def test_a_call_that_raises_is_traced_too(world, capsys) -> None:
     world.install("bad", "@hookimpl\ndef vime_step_finished(step):\n    raise ValueError('plot')\n")
-    from vime_core.plugin.plugins import Plugins
+    from vime_core.plugin import PluginOutput, Plugins, trace_on_stderr
 
-    plugins = Plugins.load(["bad"], autoload=False, environ={}, trace=True)
+    plugins = Plugins.load(["bad"], autoload=False, environ={}, output=PluginOutput(trace=trace_on_stderr))
     plugins.step_finished(None, 1, {})
     assert "trace: vime_step_finished of plugin 'bad' took" in capsys.readouterr().err
 

@@ -79,7 +79,7 @@ def rank_main(rank: int, world: int, port: int, folder: str, sections: Any, step
 
     torch.set_num_threads(1)
     config, device = make_config(sections, world), CpuBackend()
-    layout = init_parallel(config, device, rank, world, "127.0.0.1", port)
+    layout = init_parallel(config, device, rank, world, f"127.0.0.1:{port}")
     critic = Critic.build(config, device, layout, folder, 100)
     held_out, *batches = (make_batch(seed).take(range(samples)) for seed in (99, *range(steps)))
     plans = plans_of(config, layout, held_out)

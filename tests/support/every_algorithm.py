@@ -96,7 +96,7 @@ def train(name: str, folder: str, other: str, sections: dict[str, Any], world: i
     plugins = Plugins.load(autoload=False, environ={})
     worker = TrainerWorker(make_config(sections, world), plugins, plugins.choose_device("cpu").load()(), rank)
     try:
-        worker.setup("127.0.0.1", port, folder, None, 100)
+        worker.setup(f"127.0.0.1:{port}", folder, None, 100)
         return [worker.train(step, tricky_batch(step, centered=centered)) for step in range(2)]
     finally:
         worker.close()

@@ -35,7 +35,7 @@ def train(
     plugins = Plugins.load(autoload=False)
     worker = TrainerWorker(make_config(sections, 1), plugins, plugins.choose_device("cpu").load()(), 0)
     try:
-        worker.setup("127.0.0.1", free_port("127.0.0.1"), folder, _text(resume), 100, _text(losses))
+        worker.setup(f"127.0.0.1:{free_port('127.0.0.1')}", folder, _text(resume), 100, _text(losses))
         rows, scores = [], [_score(worker)]
         for step in range(first, first + steps):
             between(worker)

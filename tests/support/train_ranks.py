@@ -75,7 +75,7 @@ def rank_main(
     config = make_config(sections, world)
     plugins = Plugins.load(autoload=False)
     worker = TrainerWorker(config, plugins, plugins.choose_device(None).load()(), rank)
-    worker.setup("127.0.0.1", port, folder, more.get("resume"), 100, more.get("losses"))
+    worker.setup(f"127.0.0.1:{port}", folder, more.get("resume"), 100, more.get("losses"))
     first = more.get("first", 0)
     rows = [worker.train(step, make_batch(seed + step)) for step in range(first, first + steps)]
     score = worker.score([3, 7, 11, 20, 30])

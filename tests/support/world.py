@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vime_core.plugin.plugins import Plugins
+from vime_core.plugin.plugins import PluginOutput, Plugins
 
 _COUNT = itertools.count()
 RANGE = ("vime-core>=0.1,<0.2",)
@@ -62,9 +62,8 @@ class World:
     def load(self, *specs: str, autoload: bool = True, strict: bool = False, **environ: str) -> Plugins:
         """Load in this process. What the venv has installed besides is left out."""
         own = ["no:agents", "no:ascend", "no:cuda"]
-        return Plugins.load(
-            [*specs, *own], autoload=autoload, strict=strict, environ=environ, warn=self.warnings.append
-        )
+        output = PluginOutput(warn=self.warnings.append)
+        return Plugins.load([*specs, *own], autoload=autoload, strict=strict, environ=environ, output=output)
 
     def vime(self, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run the command as a user would, in the folder ``root``."""

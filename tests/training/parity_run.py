@@ -77,7 +77,7 @@ def _rank(rank: int, options: argparse.Namespace, port: int) -> None:
     from vime_core.training.parallel import destroy_parallel, init_parallel
 
     config, device = _config(options), CpuBackend()
-    init_parallel(config, device, rank, options.world, "127.0.0.1", port)
+    init_parallel(config, device, rank, options.world, f"127.0.0.1:{port}")
     found = {Path(folder).name: Parity(config, device, folder, options).measure() for folder in options.folders}
     destroy_parallel()
     if rank == 0:
@@ -125,7 +125,7 @@ class Parity:
     def _run(self, batches: list[Any], loss: Any, forward_only: bool) -> None:
         from megatron.core.pipeline_parallel import get_forward_backward_func
 
-        from vime_core.training.output_layer import forward_step
+        from vime_core.training.forward_backward import forward_step
 
         def step(iterator: Iterator[Any], chunk: Any) -> tuple[torch.Tensor, Any]:
             packed = next(iterator)
@@ -146,7 +146,7 @@ class Parity:
         from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
         from megatron.core.utils import unwrap_model
 
-        from vime_core.training.output_layer import _predicting_rows
+        from vime_core.training.logprobs import _predicting_rows
 
         ids, _ = samples(4)[-1]
         worst = [0.0]
@@ -166,14 +166,14 @@ class Parity:
         return worst[0]
 
     def _logprobs(self) -> dict[str, float]:
-        from vime_core.training.output_layer import response_logprobs
+        from vime_core.training.logprobs import ChunkedSoftmax, response_logprobs
 
         found = {"logp": 0.0, "entropy": 0.0, "logp_cool": 0.0}
         chosen = samples(4)
 
         def loss(chunk: Any, output: torch.Tensor, packed: Any) -> Any:
-            plain = response_logprobs(chunk, output, packed, 1.0, 5, True)
-            cool = response_logprobs(chunk, output, packed, 0.7, -1, False)
+            plain = response_logprobs(chunk, output, packed, ChunkedSoftmax(1.0, 5, True))
+            cool = response_logprobs(chunk, output, packed, ChunkedSoftmax(0.7, -1))
             logp, entropy = self._reference(chosen, 1.0)
             found["logp"] = _gap(self._whole(packed, plain.logp), logp)
             found["entropy"] = _gap(self._whole(packed, plain.entropy), entropy)
@@ -203,7 +203,7 @@ class Parity:
         return torch.cat(logps), torch.cat(entropies)
 
     def _gradients(self) -> float:
-        from vime_core.training.output_layer import response_logprobs
+        from vime_core.training.logprobs import ChunkedSoftmax, response_logprobs
 
         at = self.layout
         batches = [samples(100 + number) for number in range(2 * at.dp_size)]
@@ -212,7 +212,7 @@ class Parity:
         todo = iter([coefficients[number] for number in mine])
 
         def loss(chunk: Any, output: torch.Tensor, packed: Any) -> Any:
-            out = response_logprobs(chunk, output, packed, 0.9, 7, True)
+            out = response_logprobs(chunk, output, packed, ChunkedSoftmax(0.9, 7, True))
             c, d = (packed.local(one) for one in next(todo))
             return (c * out.logp + d * out.entropy).sum(), torch.tensor(packed.response_tokens), {}
 

@@ -62,7 +62,7 @@ def _rank(rank: int, options: argparse.Namespace, port: int) -> None:
     from vime_core.training.parallel import destroy_parallel, init_parallel
 
     config, device = _config(options), CpuBackend()
-    init_parallel(config, device, rank, options.world, "127.0.0.1", port)
+    init_parallel(config, device, rank, options.world, f"127.0.0.1:{port}")
     found = Trial(config, device, options.folder).measure()
     destroy_parallel()
     if rank == 0:
@@ -167,10 +167,11 @@ class Trial:
 
     def _passes(self, **train: bool) -> Any:
         from vime_core.training.forward_backward import LogprobRunner
+        from vime_core.training.logprobs import ChunkedSoftmax
         from vime_core.training.replay_routers import make_replay
 
         replay = make_replay(self.config.replace("train", **train), self.model.modules, torch.device("cpu"))
-        return LogprobRunner(self.model, self.layout, torch.device("cpu"), 1.0, 7, replay=replay)
+        return LogprobRunner(self.model, self.layout, torch.device("cpu"), ChunkedSoftmax(1.0, 7), replay=replay)
 
     @property
     def _mine(self) -> list[list[int]]:
@@ -191,7 +192,7 @@ class Trial:
             total = (self.c[micro.positions] * out.logp).sum() * float(not micro.is_dummy)
             return total, (micro.positions, out.logp.detach(), micro.is_dummy)
 
-        found = passes.gather(batch.response_tokens, passes.run(batch, self._mine, finish, gradient=True))
+        found = passes.gather(batch.response_tokens, passes.train(batch, self._mine, finish))
         return torch.zeros(batch.response_tokens) if found is None else found
 
     def _gap(self, ours: torch.Tensor, theirs: torch.Tensor) -> float:

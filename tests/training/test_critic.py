@@ -16,7 +16,7 @@ from tests.support import critic_ranks
 from tests.support.critic_ranks import Targets, plans_of
 from tests.support.models import build_model
 from tests.support.train_ranks import make_batch, make_config
-from vime_core.algorithms.critic_loss import micro_value_loss, value_quality
+from vime_core.algorithms.critic_loss import ValueColumns, micro_value_loss, value_quality
 from vime_core.algorithms.metrics import finish
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.prepare import Prepared, prepare_step
@@ -67,7 +67,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     config = make_config({"megatron": {"clip_grad": 0.0}, "rollout": {"rollout_temperature": 0.5}}, 1)
     device = CpuBackend()
     port = free_port("127.0.0.1")
-    layout = init_parallel(config, device, 0, 1, "127.0.0.1", port)
+    layout = init_parallel(config, device, 0, 1, f"127.0.0.1:{port}")
     yield Bench(config, device, layout, *folders)
     destroy_parallel()
 
@@ -269,7 +269,7 @@ def test_the_loss_by_hand() -> None:
     values = torch.tensor([0.1, 1.0, 1.0, torch.nan], requires_grad=True)
     old, returns = torch.tensor([0.0, 0.0, 0.0, torch.nan]), torch.tensor([1.0, 1.0, -1.0, torch.nan])
     weight, mask = torch.tensor([0.5, 0.25, 0.25, torch.nan]), torch.tensor([True, True, True, False])
-    total, pairs = micro_value_loss(values, old, returns, weight, mask, 0.2)
+    total, pairs = micro_value_loss(values, ValueColumns(old, returns, weight, mask), 0.2)
     assert total.item() == pytest.approx(0.5 * 0.9**2 + 0.25 * 0.8**2 + 0.25 * 2.0**2)
     assert finish(pairs) == pytest.approx({"value_loss": total.item(), "value_clipfrac": 2 / 3})
     total.backward()
@@ -280,7 +280,7 @@ def test_the_loss_by_hand() -> None:
 def test_no_token_is_a_zero_that_touches_the_graph() -> None:
     values = torch.zeros(3, requires_grad=True)
     none = torch.zeros(0)
-    total, pairs = micro_value_loss(values[:0], none, none, none, none.bool(), 0.2)
+    total, pairs = micro_value_loss(values[:0], ValueColumns(none, none, none, none.bool()), 0.2)
     total.backward()
     assert values.grad is not None
     assert finish(pairs) == {"value_loss": 0.0}

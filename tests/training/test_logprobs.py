@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vime_core.training.logprobs import VocabShard, token_logprobs
+from vime_core.training.logprobs import ChunkedSoftmax, VocabShard, token_logprobs
 
 ROWS, HIDDEN, VOCAB = 13, 8, 21
 
@@ -28,7 +28,9 @@ def _reference(rows: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, 
 def test_values_and_gradients(temperature: float, chunk_size: int, with_entropy: bool) -> None:
     rows, weight, targets = _inputs()
     a, b = torch.randn(ROWS), torch.randn(ROWS)
-    logp, entropy = token_logprobs(rows, weight, targets, VocabShard(0, VOCAB), temperature, chunk_size, with_entropy)
+    logp, entropy = token_logprobs(
+        rows, weight, targets, VocabShard(0, VOCAB), ChunkedSoftmax(temperature, chunk_size, with_entropy)
+    )
     loss = (a * logp).sum() + ((b * entropy).sum() if entropy is not None else 0.0)
     grads = torch.autograd.grad(loss, (rows, weight))
     right_logp, right_entropy = _reference(rows, weight, targets, temperature)
@@ -45,7 +47,7 @@ def test_values_and_gradients(temperature: float, chunk_size: int, with_entropy:
 def test_several_tokens_of_each_row(with_entropy: bool) -> None:
     rows, weight, _ = _inputs()
     ids, pull = torch.randint(VOCAB, (ROWS, 4)), torch.randn(ROWS, 4)
-    logp, entropy = token_logprobs(rows, weight, ids, VocabShard(0, VOCAB), 0.7, 5, with_entropy)
+    logp, entropy = token_logprobs(rows, weight, ids, VocabShard(0, VOCAB), ChunkedSoftmax(0.7, 5, with_entropy))
     right = (rows.double() @ weight.double().T / 0.7).log_softmax(-1)
     torch.testing.assert_close(logp.double(), right.gather(1, ids), atol=3e-6, rtol=1e-6)
     total, wanted = (pull * logp).sum(), (pull * right.gather(1, ids)).sum()
@@ -65,7 +67,7 @@ def test_padded_vocabulary_has_no_probability_and_no_gradient() -> None:
     padded = weight.detach().clone()
     padded[15:] += 50.0
     padded.requires_grad_()
-    logp, entropy = token_logprobs(rows, padded, targets, VocabShard(0, 15), 1.0, 4, True)
+    logp, entropy = token_logprobs(rows, padded, targets, VocabShard(0, 15), ChunkedSoftmax(1.0, 4, True))
     right, right_entropy = _reference(rows, weight[:15], targets, 1.0)
     torch.testing.assert_close(logp.double(), right, atol=3e-6, rtol=1e-6)
     assert entropy is not None
@@ -86,4 +88,4 @@ def test_no_rows_still_reach_the_graph() -> None:
 def test_temperature_zero_is_refused() -> None:
     rows, weight, targets = _inputs()
     with pytest.raises(ValueError, match="temperature"):
-        token_logprobs(rows, weight, targets, VocabShard(0, VOCAB), 0.0)
+        token_logprobs(rows, weight, targets, VocabShard(0, VOCAB), ChunkedSoftmax(0.0))

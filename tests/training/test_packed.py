@@ -26,7 +26,7 @@ def test_every_response_token_is_predicted_once_by_the_token_before_it(cp_size: 
     total = torch.zeros(sum(RESPONSES), dtype=torch.int64)
     lengths = set()
     for rank in range(cp_size):
-        batch = pack(_tokens(), RESPONSES, cp_rank=rank, cp_size=cp_size, pad_multiple=multiple, pad_id=-1)
+        batch = pack(_tokens(), RESPONSES, cp_rank=rank, cp_size=cp_size, pad_multiple=multiple)
         lengths.add(batch.input_ids.shape[1])
         assert batch.response_tokens == sum(RESPONSES)
         total += batch.scatter(batch.targets)

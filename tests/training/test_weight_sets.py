@@ -27,7 +27,7 @@ def world() -> Iterator[Any]:
     from vime_core.training.parallel import destroy_parallel, init_parallel
 
     device = Plugins.load(autoload=False).choose_device("cpu").load()()
-    init_parallel(Config(), device, 0, 1, "127.0.0.1", free_port("127.0.0.1"))
+    init_parallel(Config(), device, 0, 1, f"127.0.0.1:{free_port('127.0.0.1')}")
     yield device
     destroy_parallel()
 

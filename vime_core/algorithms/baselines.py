@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vime_core.algorithms.common import STD_EPS, broadcast_to_tokens, centered_rewards, sum_by
-from vime_core.algorithms.grpo import CLIPPED
-from vime_core.algorithms.policy import PolicyAlgorithm
+from vime_core.algorithms.grpo import CLIPPED, PolicyAlgorithm
 from vime_core.api import AlgorithmInfo, Options
 
 if TYPE_CHECKING:

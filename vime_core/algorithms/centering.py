@@ -39,25 +39,23 @@ class ImportanceWeight:
         return torch.where((ratio >= self.low) & (ratio <= self.high), ratio, torch.zeros_like(ratio))
 
 
-def centered_loss(
-    logp: torch.Tensor,
-    sampler_logp: torch.Tensor,
-    topk_logprobs: torch.Tensor,
-    sampler_topk_logprobs: torch.Tensor,
-    advantage: torch.Tensor,
-    weight: ImportanceWeight,
-) -> torch.Tensor:
-    """[r] the loss above, with gradient through ``logp`` and ``topk_logprobs``.
+@dataclass(frozen=True)
+class TopkLogprobs:
+    """Natural logs of one model. sampled: [r] of the sampled tokens; topk: [r, k] of the sampler's likeliest tokens,
+    each different at a position."""
 
-    Args:
-        logp, sampler_logp: [r] of the sampled tokens, the policy's and the sampler's, natural log.
-        topk_logprobs, sampler_topk_logprobs: [r, k] of the sampler's likeliest tokens, each different at a position.
-        advantage: [r].
-    """
+    sampled: torch.Tensor
+    topk: torch.Tensor
+
+
+def centered_loss(
+    policy: TopkLogprobs, sampler: TopkLogprobs, advantage: torch.Tensor, weight: ImportanceWeight
+) -> torch.Tensor:
+    """[r] the loss above, with gradient through ``policy``. advantage: [r]."""
     with torch.no_grad():
-        own = weight(bounded_exp(logp - sampler_logp))
-        p, q = topk_logprobs.exp(), sampler_topk_logprobs.exp()
+        own = weight(bounded_exp(policy.sampled - sampler.sampled))
+        p, q = policy.topk.exp(), sampler.topk.exp()
         rho = (1 - q.sum(1)).clamp(min=_FLOOR) / (1 - p.sum(1)).clamp(min=_FLOOR)
         alpha = rho * weight(1 / rho)
-        pull = q * weight(bounded_exp(topk_logprobs - sampler_topk_logprobs)) - alpha[:, None] * p
-    return advantage * ((pull * topk_logprobs).sum(1) - own * logp)
+        pull = q * weight(bounded_exp(policy.topk - sampler.topk)) - alpha[:, None] * p
+    return advantage * ((pull * policy.topk).sum(1) - own * policy.sampled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -31,26 +32,31 @@ def value_loss(values: torch.Tensor, old_values: torch.Tensor, returns: torch.Te
     return ValueLoss(loss, (values - old_values).abs() > clip)
 
 
-def micro_value_loss(
-    values: torch.Tensor,
-    old_values: torch.Tensor,
-    returns: torch.Tensor,
-    weight: torch.Tensor,
-    mask: torch.Tensor,
-    clip: float,
-) -> tuple[torch.Tensor, dict[str, Pair]]:
+@dataclass(frozen=True)
+class ValueColumns:
+    """What a micro-batch's value loss reads beside the values, [r] each; whatever stands under the mask changes
+    nothing."""
+
+    old_values: torch.Tensor
+    returns: torch.Tensor
+    weight: torch.Tensor
+    mask: torch.Tensor
+
+
+def micro_value_loss(values: torch.Tensor, columns: ValueColumns, clip: float) -> tuple[torch.Tensor, dict[str, Pair]]:
     """``sum of weight * value loss`` over trainable tokens: a plain sum, as the policy's loss is.
 
     Args:
         values: [r] current, float32, with gradient; may be empty.
-        old_values, returns, weight, mask: [r]; whatever stands under the mask changes nothing.
+        clip: as in :func:`value_loss`.
 
     Returns:
         (scalar that is connected to the graph of ``values`` even where nothing is trainable, pairs).
     """
-    current, old, target = (trainable(mask, x) for x in (values, old_values, returns))
+    mask = columns.mask
+    current, old, target = (trainable(mask, x) for x in (values, columns.old_values, columns.returns))
     each = value_loss(current, old, target, clip)
-    total = (trainable(mask, weight) * each.loss).sum()
+    total = (trainable(mask, columns.weight) * each.loss).sum()
     pairs = {"value_loss": weighted_pair(total), "value_clipfrac": token_pair(each.clipped, mask)}
     return total + values[:0].sum(), pairs
 

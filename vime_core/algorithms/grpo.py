@@ -1,18 +1,76 @@
-"""GRPO and the two variants that change its scale, its clip or its aggregation."""
+"""What the built-in policy algorithms share, PPO's clipped surrogate; then GRPO and the two variants that change its
+scale, its clip or its aggregation."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from vime_core.algorithms.common import group_advantage
-from vime_core.algorithms.policy import CLIP, PolicyAlgorithm
-from vime_core.api import AlgorithmInfo, Options
+from vime_core.algorithms.common import clipped_loss, group_advantage, ratio
+from vime_core.algorithms.options import out_of_range
+from vime_core.algorithms.returns import reward_kl
+from vime_core.api import Algorithm, AlgorithmInfo, Options, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
+
+#: ``eps_clip`` below (and above, unless ``eps_clip_high``)
+RANGE: Options = MappingProxyType({"eps_clip": 0.2, "eps_clip_high": None})
+#: the same with ``eps_clip_c``: dual clip, off by default
+CLIP: Options = MappingProxyType({**RANGE, "eps_clip_c": None})
+#: options of a KL to the reference in the reward
+REWARD_KL: Options = MappingProxyType({"kl_coef": 0.0, "kl_estimator": "k1"})
+
+
+class PolicyAlgorithm(Algorithm):
+    """A subclass brings ``advantages``; and ``ratio`` or ``surrogate`` where they differ from PPO's."""
+
+    needs = frozenset({"old_logp", "reward"})
+    defaults: ClassVar[Options] = CLIP
+
+    def violations(self, options: Options) -> Sequence[str]:
+        return out_of_range(options)
+
+    def required(self, options: Options) -> frozenset[str]:
+        return self.needs | {"ref_logp"} if options.get("kl_coef") else self.needs
+
+    def correction(self, batch: StepBatch, options: Options) -> tuple[torch.Tensor | None, Mapping[str, torch.Tensor]]:
+        """No weights; the KL in the reward as a metric, before its coefficient."""
+        return None, {"reward_kl": reward_kl(batch, batch.t("mask"), options)} if options.get("kl_coef") else {}
+
+    def ratio(self, view: TokenView) -> torch.Tensor:
+        """[r] what is clipped."""
+        return ratio(view)
+
+    def surrogate(
+        self, view: TokenView, advantage: torch.Tensor, options: Options
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        r = self.ratio(view)
+        clipped = clipped_loss(r, advantage, *clip_range(options), options["eps_clip_c"])
+        metrics = drift(view, r) | clip_fractions(clipped.low, clipped.high)
+        if options["eps_clip_c"] is not None:
+            metrics["pg_clipfrac_lower"] = clipped.dual
+        return clipped.loss, metrics
+
+
+def clip_range(options: Options) -> tuple[float, float]:
+    """(eps below, eps above)."""
+    low, high = options["eps_clip"], options["eps_clip_high"]
+    return low, low if high is None else high
+
+
+def drift(view: TokenView, r: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Metrics [r]: how far the policy is from the old one."""
+    return {"ppo_kl": view.old_logp - view.logp, "ois": r}
+
+
+def clip_fractions(low: torch.Tensor, high: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Metrics [r] of tokens that are held back below or above."""
+    return {"pg_clipfrac": low | high, "pg_clipfrac_low": low, "pg_clipfrac_high": high}
+
 
 #: whether advantages are divided by the group's standard deviation
 STD: Options = MappingProxyType({"disable_grpo_std_normalization": False})

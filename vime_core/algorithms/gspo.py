@@ -8,8 +8,7 @@ from typing import ClassVar
 import torch
 
 from vime_core.algorithms.common import bounded_exp
-from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
-from vime_core.algorithms.policy import RANGE, clip_fractions, clip_range, drift
+from vime_core.algorithms.grpo import GROUP_ADVANTAGE, RANGE, STD, Grpo, clip_fractions, clip_range, drift
 from vime_core.api import AlgorithmInfo, Options, TokenView
 
 

@@ -1,27 +1,206 @@
-"""The trainer's whole loss for one micro-batch.
+"""The trainer's whole loss for one micro-batch: the whole-step columns cut out at its tokens, what a surrogate sees of
+them, and the sum.
 
 ``sum over trainable tokens of weight * (correction * surrogate + kl_loss_coef * KL - entropy_coef * entropy)``: a plain
 sum. Summed over micro-batches, data-parallel and context-parallel ranks it is the loss of the optimizer step, and so
 are its gradients; the backend's own averaging must be undone outside (multiply by what it divides by).
+
+Under context parallelism a rank holds some tokens of each sample, and the view is the only place that knows. Token-wise
+formulas do not notice. Sample-wise ones go through ``seq_sum``, which all-reduces one number per sample.
+
+Masking is by selection and happens in the view, before any arithmetic: what lies under the mask is replaced by 0 on the
+way in. Selecting only at the end would not do: ``exp(NaN)`` has a NaN derivative, and 0 * NaN is NaN in a backward
+pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.algorithms.centering import ImportanceWeight, centered_loss
+from vime_core.algorithms.centering import ImportanceWeight, TopkLogprobs, centered_loss
 from vime_core.algorithms.common import trainable
 from vime_core.algorithms.kl import kl_loss
 from vime_core.algorithms.loss_config import LossConfig
 from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
-from vime_core.algorithms.micro_batch_slice import MicroView
 from vime_core.algorithms.objective import Objective
+from vime_core.algorithms.prepare import Prepared
 from vime_core.api import TOP_LOGP, TrainerError
 
+if TYPE_CHECKING:
+    from vime_core.batch import StepBatch
 
+#: [n] -> [n]: sum over the context-parallel ranks, differentiable; its backward sums gradients over the ranks too,
+#: because every rank's loss reads the sum (``torch.distributed.nn.functional.all_reduce`` does, an all-reduce with an
+#: identity backward does not)
+Reduce = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class MicroView:
+    """Implements :class:`vime_core.api.algorithm.TokenView`. Build it with
+    :meth:`MicroBatchSlice.view`.
+
+    Attributes:
+        logp: [r] current log-probs, with gradient, 0 under the mask.
+        old_logp: [r] the trainer's log-probs before the step, no gradient, 0 under the mask.
+        mask: [r] bool.
+        seg: [r] int64, the sample of each token, 0 .. n-1.
+        counts: [n] trainable tokens of each sample over all context ranks.
+        extra: name -> [r, ...] or [n, ...].
+    """
+
+    logp: torch.Tensor
+    old_logp: torch.Tensor
+    mask: torch.Tensor
+    seg: torch.Tensor
+    counts: torch.Tensor
+    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    reduce: Reduce | None = None
+
+    def seq_sum(self, x: torch.Tensor) -> torch.Tensor:
+        """[r] -> [n]: sum over each sample's trainable tokens, over all context ranks."""
+        chosen = trainable(self.mask, x)
+        local = chosen.new_zeros(len(self.counts)).index_add(0, self.seg, chosen)
+        return local if self.reduce is None else self.reduce(local)
+
+    def seq_mean(self, x: torch.Tensor) -> torch.Tensor:
+        """[r] -> [n]: mean over each sample's trainable tokens (0 for a sample without any)."""
+        return self.seq_sum(x) / self.counts.clamp(min=1).to(x.dtype)
+
+    def broadcast_to_tokens(self, x: torch.Tensor) -> torch.Tensor:
+        """[n] -> [r]: the sample's value at each of its tokens."""
+        return x.index_select(0, self.seg)
+
+
+@dataclass(frozen=True)
+class MicroBatchSlice:
+    """n samples, r of their response tokens (all of them, or a context-parallel rank's).
+
+    Attributes:
+        index: [r] where the tokens stand on the step's response axis.
+        seg: [r] sample of each token, 0 .. n-1. counts: [n] trainable tokens over all context ranks.
+        mask, advantage, weight, correction, old_logp: [r], as in :class:`Prepared`; None where there is none.
+        extra, extra_per_sample: further columns that the algorithm needs.
+    """
+
+    index: torch.Tensor
+    seg: torch.Tensor
+    counts: torch.Tensor
+    mask: torch.Tensor
+    advantage: torch.Tensor
+    weight: torch.Tensor
+    correction: torch.Tensor | None
+    old_logp: torch.Tensor | None
+    extra: Mapping[str, torch.Tensor]
+    extra_per_sample: Mapping[str, torch.Tensor]
+
+    @classmethod
+    def of(
+        cls,
+        prepared: Prepared,
+        weight: torch.Tensor,
+        samples: Sequence[int],
+        *,
+        index: torch.Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> MicroBatchSlice:
+        """Cut; the columns that the objective needs beyond the standard ones come along.
+
+        Args:
+            weight: [R] of the optimizer step, from :meth:`Prepared.weight`.
+            samples: the micro-batch's samples in the order in which they are packed; may be empty.
+            index: [r] the tokens this context rank holds, as :func:`response_index` numbers them; default: all.
+            dtype: of the floating-point columns.
+        """
+        batch = prepared.batch
+        every, owner = response_index(batch, samples)
+        if index is None:
+            index, seg = every, owner
+        else:
+            place = torch.full((batch.response_tokens,), -1, dtype=torch.int64)
+            place[every] = owner
+            seg = place[index]
+        rows = torch.as_tensor(samples, dtype=torch.int64)
+        per_token, per_sample = _extras(batch, prepared.needs)
+        return cls(
+            index=index,
+            seg=seg,
+            counts=prepared.counts[rows],
+            mask=prepared.mask[index],
+            advantage=prepared.advantage[index].to(dtype),
+            weight=weight[index].to(dtype),
+            correction=None if prepared.correction is None else prepared.correction[index].to(dtype),
+            old_logp=None if batch.old_logp is None else batch.t("old_logp")[index].to(dtype),
+            extra={name: x[index] for name, x in per_token.items()},
+            extra_per_sample={name: x[rows] for name, x in per_sample.items()},
+        )
+
+    def to(self, device: torch.device | str) -> MicroBatchSlice:
+        """The same on a device."""
+        return replace(self, **{f.name: _to(getattr(self, f.name), device) for f in fields(self)})
+
+    def view(self, logp: torch.Tensor, reduce: Reduce | None = None) -> MicroView:
+        """What the surrogate gets: the trainable part of every token column. Without ``old_logp`` the current
+        log-probs, detached, stand in for it: right when there is one optimizer step a rollout, where the ratio is then
+        exactly 1.
+
+        Args:
+            logp: [r] current log-probs in the order of ``index``, with gradient.
+
+        Raises:
+            ValueError: a token column has another length than the mask.
+        """
+        old = logp if self.old_logp is None else self.old_logp
+        tokens = {"logp": logp, "seg": self.seg, "old_logp": old, **self.extra}
+        wrong = {name: len(x) for name, x in tokens.items() if len(x) != len(self.mask)}
+        if wrong:
+            raise ValueError(f"MicroView: {wrong} values for {len(self.mask)} tokens")
+        return MicroView(
+            logp=trainable(self.mask, logp),
+            old_logp=trainable(self.mask, old.detach()).to(logp.dtype),
+            mask=self.mask,
+            seg=self.seg,
+            counts=self.counts,
+            extra={**{k: trainable(self.mask, x) for k, x in self.extra.items()}, **self.extra_per_sample},
+            reduce=reduce,
+        )
+
+
+def response_index(batch: StepBatch, samples: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """([r] positions on the response axis of the samples' response tokens in packing order, [r] the token's sample as a
+    position in ``samples``)."""
+    starts = batch.response_starts
+    pieces = [torch.arange(int(starts[i]), int(starts[i + 1])) for i in samples]
+    empty = torch.zeros(0, dtype=torch.int64)
+    owners = [torch.full((len(piece),), at) for at, piece in enumerate(pieces)]
+    return torch.cat([empty, *pieces]), torch.cat([empty, *owners])
+
+
+#: columns that a slice carries anyway, or that the trainer brings
+_STANDARD = frozenset({"old_logp", "reward", "entropy"})
+
+
+def _extras(batch: StepBatch, needs: Collection[str]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    axes = {"rollout_logp": "response"} | {name: axis for name, (axis, _) in batch.extra.items()}
+    wanted = {name: axes[name] for name in needs if name not in _STANDARD}
+    per_token = {name: batch.t(name) for name, axis in wanted.items() if axis == "response"}
+    per_sample = {name: batch.t(name) for name, axis in wanted.items() if axis == "sample"}
+    return per_token, per_sample
+
+
+def _to(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        return {name: _to(x, device) for name, x in value.items()}
+    return value
+
+
+# the loss -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TokenColumns:
     """What a micro-batch's loss reads beside the view, of the same r tokens.
@@ -101,11 +280,10 @@ def _centered(
 ) -> torch.Tensor:
     if topk_logprobs is None:
         raise TrainerError("score centering is on, but no log-probs of the sampler's likeliest tokens were computed")
-    sampler, sampler_topk_logprobs = (view.extra[name].to(view.logp.dtype) for name in ("rollout_logp", TOP_LOGP.name))
+    policy = TopkLogprobs(view.logp, trainable(view.mask, topk_logprobs))
+    sampler = TopkLogprobs(*(view.extra[name].to(view.logp.dtype) for name in ("rollout_logp", TOP_LOGP.name)))
     weight = ImportanceWeight(loss_config.score_centering_weight, *loss_config.score_centering_bounds)
-    return centered_loss(
-        view.logp, sampler, trainable(view.mask, topk_logprobs), sampler_topk_logprobs, advantage, weight
-    )
+    return centered_loss(policy, sampler, advantage, weight)
 
 
 def _kl(view: MicroView, loss_config: LossConfig) -> torch.Tensor:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from vime_core.algorithms.grpo import CLIPPED
-from vime_core.algorithms.policy import CLIP, PolicyAlgorithm
+from vime_core.algorithms.grpo import CLIP, CLIPPED, PolicyAlgorithm
 from vime_core.api import AlgorithmInfo, Options
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from vime_core.algorithms.common import scored_tokens
-from vime_core.algorithms.grpo import CLIPPED
-from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
-from vime_core.algorithms.returns import gae, token_rewards
+from vime_core.algorithms.grpo import CLIP, CLIPPED, REWARD_KL, PolicyAlgorithm
+from vime_core.algorithms.returns import Discount, gae, token_rewards
 from vime_core.api import Advantages, AlgorithmInfo, Options
 
 if TYPE_CHECKING:
@@ -37,5 +36,6 @@ class Ppo(PolicyAlgorithm):
 
     def advantages(self, batch: StepBatch, options: Options) -> Advantages:
         rewards, mask = token_rewards(batch, options), scored_tokens(batch)
-        parts = gae(rewards, batch.t("values"), mask, batch.seg(), options["gamma"], options["lambd"])
+        discount = Discount(options["gamma"], options["lambd"])
+        parts = gae(rewards, batch.t("values"), mask, batch.seg(), discount)
         return Advantages(*(x.float() for x in parts))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vime_core.algorithms.common import group_stats_of, whiten
-from vime_core.algorithms.correction import combine
+from vime_core.algorithms.correction import Combined, combine
 from vime_core.algorithms.metrics import Pair, finish, token_pair
 from vime_core.api import Advantages, TrainerError
 from vime_core.batch import StepTokens, check_aggregation, token_weights
@@ -40,6 +40,7 @@ class Prepared:
         correction: [R] float32 or None for all ones.
         returns: [R] float32 targets of a critic, 0 outside the mask, or None.
         metrics: values over the whole step; the same on every rank, so log them once and reduce them nowhere.
+        needs: columns of the batch that the objective reads.
     """
 
     batch: StepBatch
@@ -52,6 +53,7 @@ class Prepared:
     correction: torch.Tensor | None
     metrics: Mapping[str, float]
     returns: torch.Tensor | None = None
+    needs: frozenset[str] = frozenset()
 
     def step_tokens(self, samples: Sequence[int]) -> StepTokens:
         """What is counted for the optimizer step that consists of ``samples`` (all of them, over all ranks:
@@ -91,7 +93,9 @@ def prepare_step(objective: Objective, batch: StepBatch) -> Prepared:
         correction, own_metrics = algorithm.correction(batch, objective.options)
         if correction is not None:
             correction = _checked(objective, "correction", correction, batch, mask)
-        combined = combine(objective.corrections, batch, advantage, mask)
+        combined = Combined(None, mask, {})
+        if objective.corrections:
+            combined = combine(objective.corrections, batch, advantage, mask)
     if correction is None or combined.weight is None:
         correction = combined.weight if correction is None else correction
     else:
@@ -101,8 +105,19 @@ def prepare_step(objective: Objective, batch: StepBatch) -> Prepared:
     metrics |= {**teacher_metrics, **combined.metrics, **_counts(selected, counts), **_advantage_range(advantage, mask)}
     metrics |= _groups(batch) if algorithm.group_based else {}
     metrics |= finish({key: token_pair(x, mask) for key, x in own_metrics.items()})
-    length = objective.fixed_length
-    return Prepared(batch, name, length, selected, mask, counts, advantage, correction, metrics, returns)
+    return Prepared(
+        batch=batch,
+        aggregation=name,
+        length=objective.fixed_length,
+        selected=selected,
+        mask=mask,
+        counts=counts,
+        advantage=advantage,
+        correction=correction,
+        metrics=metrics,
+        returns=returns,
+        needs=objective.needs,
+    )
 
 
 # what the batch must have ----------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from vime_core.algorithms.common import centered_rewards, scored_tokens, whiten
-from vime_core.algorithms.grpo import CLIPPED
-from vime_core.algorithms.policy import CLIP, REWARD_KL, PolicyAlgorithm
+from vime_core.algorithms.grpo import CLIP, CLIPPED, REWARD_KL, PolicyAlgorithm
 from vime_core.algorithms.returns import discounted, kl_penalty, token_rewards
 from vime_core.api import AlgorithmInfo, Options, TokenView
 

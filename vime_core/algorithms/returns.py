@@ -7,6 +7,7 @@ give the whole response axis [R] in float64; what stands at masked positions is 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -44,8 +45,16 @@ def at_last(per_sample: torch.Tensor, mask: torch.Tensor, seg: torch.Tensor) -> 
     return _to_axis(torch.where(steps_left(mask, seg) == 0, at_tokens, torch.zeros_like(at_tokens)), mask)
 
 
+@dataclass(frozen=True)
+class Discount:
+    """Of later rewards (``gamma``), and of later temporal-difference errors beside it (``lambd``)."""
+
+    gamma: float
+    lambd: float
+
+
 def gae(
-    reward: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, seg: torch.Tensor, gamma: float, lambd: float
+    reward: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, seg: torch.Tensor, discount: Discount
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(advantages, returns) by generalized advantage estimation (Schulman 2015, arXiv 1506.02438).
 
@@ -53,7 +62,8 @@ def gae(
     trainable token is 0, also for a truncated response. reward, values, mask, seg: [R].
     """
     v = _to_axis(values[mask].double(), mask)
-    advantage = discounted(reward.double() + gamma * following(v, mask, seg) - v, mask, seg, gamma * lambd)
+    delta = reward.double() + discount.gamma * following(v, mask, seg) - v
+    advantage = discounted(delta, mask, seg, discount.gamma * discount.lambd)
     return advantage, advantage + v
 
 

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo
-from vime_core.algorithms.policy import drift
+from vime_core.algorithms.grpo import GROUP_ADVANTAGE, STD, Grpo, drift
 from vime_core.api import AlgorithmInfo, Options, TokenView
 
 

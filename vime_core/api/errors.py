@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 
 class VimeError(Exception):
     """Base of all errors with a message meant for the user. ``exit_code`` is the command's exit status."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels between processes as it is, whatever its constructor takes."""
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+
+def _rebuilt(kind: type[VimeError], arguments: tuple[Any, ...]) -> VimeError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    return error
 
 
 class UsageError(VimeError):
@@ -53,7 +64,7 @@ class EngineError(VimeError):
 
 
 class SyncError(VimeError):
-    """A weight sync did not commit. Engines keep the version they had."""
+    """A weight sync did not commit. Engines serve the version they had, or nothing."""
 
 
 class TrainerError(VimeError):

@@ -9,3 +9,4 @@ from .update import UpdatableEngine as UpdatableEngine
 from .vllm.upstream_fixes import ROUTED_EXPERTS as ROUTED_EXPERTS
 from .vllm.upstream_fixes import fixes as fixes
 from .vllm.upstream_fixes import require as require
+from .vllm_engine import StartedEngine as StartedEngine

@@ -4,14 +4,13 @@ of many."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import EngineError
-from vime_core.inference.sleep_mode import SleepingEngine, Tag
-from vime_core.inference.vllm.outputs import prompt_scores
+from vime_core.inference.sleep_mode import Tag
+from vime_core.inference.vllm_engine import READING, VllmEngine
 from vime_core.weights import RECEIVER, RECEIVER_VARIABLE
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ NEEDED = (
 )
 
 
-class ServerControl(SleepingEngine):
-    """Calls one server; the same methods as :class:`~vime_core.inference.direct.DirectEngine`'s control half.
+class ServerControl(VllmEngine):
+    """Calls one server.
 
     Args:
         name: for messages.
@@ -39,30 +38,21 @@ class ServerControl(SleepingEngine):
         self.name, self.url, self.timeout = name, url, timeout
         self._session: aiohttp.ClientSession | None = None
 
-    async def start(self, timeout: float) -> dict[str, Any]:
-        """Check that the server can do what a run needs. Returns ``{"url": url, "workers": n, "pid": pid}``.
-
-        Raises:
-            EngineError: it cannot; the message says how to start it.
-        """
+    async def come_up(self, timeout: float) -> int:
+        """Check that the server can do what a run needs. An error's message says how to start it."""
         try:
             await self.health()
             await self.worker_call("vime_receipt")
-            size = (await self._json("GET", "/get_world_size"))["world_size"]
+            return int((await self._json("GET", "/get_world_size"))["world_size"])
         except EngineError as error:
             raise EngineError(f"{error}\nstart it with: {NEEDED}") from error
-        await self.set_version(0)
-        return {"url": self.url, "workers": int(size), "pid": os.getpid()}
 
-    async def score(self, tokens: Sequence[int]) -> list[float]:
-        """Log-probs [len(tokens) - 1] of tokens[1:] given their prefixes, at temperature 1."""
-        self.require_weights()
-        sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
+    async def prompt_logprobs(self, tokens: Sequence[int]) -> Sequence[Any] | None:
         answer = await self._json(
-            "POST", "/inference/v1/generate", json={"token_ids": list(tokens), "sampling_params": sampling}
+            "POST", "/inference/v1/generate", json={"token_ids": list(tokens), "sampling_params": READING}
         )
         entries = answer.get("prompt_logprobs")
-        return prompt_scores(self.name, tokens, None if entries is None else [_typed(entry) for entry in entries])
+        return None if entries is None else [_typed(entry) for entry in entries]
 
     async def abort(self, ids: Sequence[str] | None = None) -> int:
         body = {} if ids is None else {"request_ids": [f"generate-tokens-{id}" for id in ids]}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime_core.api import EngineError, GenerateRequest
 from vime_core.inference.columns import ReplyColumns
-from vime_core.inference.sleep_mode import SleepingEngine, Tag
+from vime_core.inference.sleep_mode import Tag
 from vime_core.inference.spec import EngineSpec
-from vime_core.inference.vllm.outputs import Failure, ReceiveQueue, prompt_scores, reply_from_output
+from vime_core.inference.vllm.outputs import Failure, ReceiveQueue, reply_from_output
 from vime_core.inference.vllm.sampling import vllm_sampling
+from vime_core.inference.vllm_engine import READING, VllmEngine
 from vime_core.runtime import log_tail
 
 if TYPE_CHECKING:
@@ -24,19 +24,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class DirectEngine(SleepingEngine):
-    """Body of the actor. Methods are coroutines, so a control call passes running generations by."""
+class DirectEngine(VllmEngine):
+    """Body of the actor."""
 
     def __init__(self, spec: EngineSpec, log: Path) -> None:
         self.spec, self.name, self.log = spec, spec.name, log
         self._loop: EngineLoop | None = None
 
-    async def start(self, timeout: float) -> dict[str, Any]:
-        """Load the model as version 0. Returns ``{"url": "", "workers": n, "pid": pid}``.
-
-        Raises:
-            EngineError: vLLM could not be started; the message ends with vLLM's.
-        """
+    async def come_up(self, timeout: float) -> int:
+        """Load the model. An error's message ends with vLLM's."""
         from vime_core.inference.vllm.engine_thread import EngineLoop
 
         self._loop = EngineLoop(self._make)
@@ -45,8 +41,7 @@ class DirectEngine(SleepingEngine):
         except Exception as error:
             what = f"{self.name} did not start: {type(error).__name__}: {error}"
             raise EngineError(what + log_tail(self.log)) from error
-        await self.set_version(0)
-        return {"url": "", "workers": self.spec.tensor_parallel_size, "pid": os.getpid()}
+        return self.spec.tensor_parallel_size
 
     def _make(self) -> LLMEngine:
         from vllm.engine.arg_utils import EngineArgs
@@ -57,8 +52,6 @@ class DirectEngine(SleepingEngine):
         prepare_vllm()
         # a step still in flight would see the weights of a call that comes after it
         arguments = {"async_scheduling": False, **self.spec.arguments}
-        if self.spec.tensor_parallel_size == 1:
-            arguments.setdefault("distributed_executor_backend", "uni")
         return LLMEngine.from_engine_args(EngineArgs(model=self.spec.model, **typed_arguments(arguments)))
 
     # generation ----------------------------------------------------------------------------------------------
@@ -79,20 +72,17 @@ class DirectEngine(SleepingEngine):
         """Abort what runs, or the requests of ``ids``; how many that were."""
         return await asyncio.wrap_future(self._engine_loop().abort(ids))
 
-    async def score(self, tokens: Sequence[int]) -> list[float]:
-        """Log-probs [len(tokens) - 1] of tokens[1:] given their prefixes, at temperature 1."""
+    async def prompt_logprobs(self, tokens: Sequence[int]) -> Sequence[Any] | None:
         from vllm import SamplingParams
 
         from vime_core.inference.vllm.engine_thread import Job
 
-        self.require_weights()
         mailbox = ReceiveQueue(lambda id, output: output)
-        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
-        self._engine_loop().submit([Job("canary", list(tokens), params, mailbox)])
+        self._engine_loop().submit([Job("canary", list(tokens), SamplingParams(**READING), mailbox)])
         (output,) = await mailbox.take()
         if isinstance(output, Failure):
             raise EngineError(f"{self.name}: {output.message}")
-        return prompt_scores(self.name, tokens, output.prompt_logprobs)
+        return output.prompt_logprobs
 
     # control: what an update is made of ----------------------------------------------------------------------------
     async def is_paused(self) -> bool:

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from vime_core.api import EngineError, GenerateReply, GenerateRequest
+from vime_core.runtime import as_raised
 
-if TYPE_CHECKING:
-    from vime_core.inference.client import ClientSpec
+
+@dataclass(frozen=True)
+class DirectClientSpec:
+    """
+    Attributes:
+        actor: (name, namespace) of the engine's Ray actor.
+        timeout: deadline of one generation, seconds.
+    """
+
+    actor: tuple[str, str]
+    timeout: float
+
+    def connect(self) -> DirectClient:
+        import ray
+
+        name, namespace = self.actor
+        try:
+            return DirectClient(ray.get_actor(name, namespace), self.timeout)
+        except ValueError as error:
+            raise EngineError(f"no engine actor {name} in namespace {namespace}: {error}") from error
 
 
 class DirectClient:
@@ -19,16 +39,6 @@ class DirectClient:
         self._outgoing: list[GenerateRequest] = []
         self._waiting: dict[str, asyncio.Future[GenerateReply]] = {}
         self._calls: set[asyncio.Task[None]] = set()
-
-    @classmethod
-    def connect(cls, spec: ClientSpec) -> DirectClient:
-        import ray
-
-        name, namespace = spec.actor
-        try:
-            return cls(ray.get_actor(name, namespace), spec.timeout)
-        except ValueError as error:
-            raise EngineError(f"no engine actor {name} in namespace {namespace}: {error}") from error
 
     async def generate(self, request: GenerateRequest) -> list[GenerateReply]:
         here = asyncio.get_running_loop()
@@ -71,8 +81,7 @@ class DirectClient:
             async for reference in self.actor.generate.options(num_returns="streaming").remote(batch):
                 self._receive(await reference)
         except Exception as error:
-            what = str(error).partition("\n")[0]
-            self._fail(batch, f"the engine's process did not answer: {type(error).__name__}: {what}")
+            self._fail(batch, str(as_raised(error, "the engine", EngineError)))
         else:
             self._fail(batch, "the engine ended the call without a reply to it")
 

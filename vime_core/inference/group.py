@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import EngineError, EngineProof, SyncError
-from vime_core.inference.client import ClientSpec
 from vime_core.inference.launch import EngineLaunch
 from vime_core.inference.spec import canary_tokens
 from vime_core.runtime import Deadline, Interrupts, gather, settle
 
 if TYPE_CHECKING:
     from vime_core.config import Config
+    from vime_core.inference.client import ClientSpec
     from vime_core.inference.router import Router
     from vime_core.inference.sleep_mode import Tag
     from vime_core.inference.update import Applied
+    from vime_core.inference.vllm_engine import StartedEngine
 
 #: deadline of a small control call, seconds
 _CALL = 60.0
@@ -35,21 +36,22 @@ class EngineGroup:
             for a sync, can be woken for its canary.
     """
 
+    client_spec: ClientSpec
+
     def __init__(
         self,
         names: Sequence[str],
         actors: Sequence[Any],
-        started: Sequence[Mapping[str, Any]],
+        started: Sequence[StartedEngine],
         config: Config,
         stop: Interrupts | None = None,
     ) -> None:
         self.names, self.actors, self.config = list(names), list(actors), config
         self.stop = stop or Interrupts()
-        self.urls = [str(info["url"]) for info in started]
-        self.workers = [int(info["workers"]) for info in started]
-        self.pids = [int(info["pid"]) for info in started]
+        self.urls = [engine.url for engine in started]
+        self.workers = [engine.workers for engine in started]
+        self.pids = [engine.pid for engine in started]
         self.router: Router | None = None
-        self.client_spec = ClientSpec("none")
         self.canary: list[int] = []
         self.seconds: dict[str, float] = {}
         self.before_score: Callable[[], None] = lambda: None

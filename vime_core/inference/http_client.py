@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ROUTING, EngineError, GenerateReply, GenerateRequest
@@ -16,8 +17,6 @@ from vime_core.inference.vllm.top_logprobs import top_from_content
 if TYPE_CHECKING:
     import aiohttp
 
-    from vime_core.inference.client import ClientSpec
-
 logger = logging.getLogger(__name__)
 
 #: the router's sticky policies look for it
@@ -27,10 +26,31 @@ SESSION_HEADER = "x-session-id"
 _BACKOFF = 0.25
 
 
+@dataclass(frozen=True)
+class HttpClientSpec:
+    """
+    Attributes:
+        router: URL of the router.
+        engines: URL of every engine, for what must reach each of them.
+        concurrency: requests in flight, all engines together.
+        retries: times a request is sent again after a connection error.
+        timeout: deadline of one generation, seconds.
+    """
+
+    router: str
+    engines: tuple[str, ...]
+    concurrency: int
+    retries: int
+    timeout: float
+
+    def connect(self) -> HttpClient:
+        return HttpClient(self)
+
+
 class HttpClient:
     """Generates through the router; aborts at every engine, since a router passes a call to one of them."""
 
-    def __init__(self, spec: ClientSpec) -> None:
+    def __init__(self, spec: HttpClientSpec) -> None:
         import aiohttp
 
         self.spec = spec

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ConfigError
 from vime_core.inference import actors
-from vime_core.inference.client import ClientSpec
+from vime_core.inference.direct_client import DirectClientSpec
+from vime_core.inference.http_client import HttpClientSpec
 from vime_core.inference.node_placement import NodePlacement, shared_placement
 from vime_core.inference.router import Router
 from vime_core.inference.spec import EngineSpec, engine_specs
@@ -20,6 +21,7 @@ from vime_core.weights import RECEIVER, RECEIVER_VARIABLE
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
     from vime_core.config import Config
+    from vime_core.inference.client import ClientSpec
 
 #: Ray namespace of the actors, so that another process of the run finds them by name
 NAMESPACE = "vime"
@@ -88,16 +90,11 @@ class EngineLaunch:
         return Router.start(engines, self.config.router, log, reachable_host(), deadline)
 
     def client_spec(self, engines: Sequence[str], router: Router | None) -> ClientSpec:
-        section = self.config.engine
-        return ClientSpec(
-            transport=self.transport,
-            actor=(self._name(0), NAMESPACE),
-            router=router.url if router is not None else "",
-            engines=tuple(engines),
-            concurrency=section.vllm_server_concurrency * max(len(engines), 1),
-            retries=section.engine_retries,
-            timeout=self.config.rollout.generate_timeout_secs,
-        )
+        section, timeout = self.config.engine, self.config.rollout.generate_timeout_secs
+        if router is None:
+            return DirectClientSpec((self._name(0), NAMESPACE), timeout)
+        concurrency = section.vllm_server_concurrency * max(len(engines), 1)
+        return HttpClientSpec(router.url, tuple(engines), concurrency, section.engine_retries, timeout)
 
     def _own(self, spec: EngineSpec) -> Any:
         import ray

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from vime_core.inference.control import ServerControl
 from vime_core.inference.flags import to_flags
@@ -28,19 +27,15 @@ class ServerEngine(ServerControl):
         self._port: ReservedPort | None = None
         self._process: ChildProcess | None = None
 
-    async def start(self, timeout: float) -> dict[str, Any]:
-        """Start the server and wait until it can serve.
-
-        Raises:
-            EngineError: it ended or did not come up; with the last lines of its log.
-        """
+    async def come_up(self, timeout: float) -> int:
+        """Start the server and wait until it can serve. An error comes with the last lines of its log."""
         host = self.spec.host or reachable_host()
         self._port = ReservedPort(host, self.spec.port)
         self.url = f"http://{host}:{self._port.number}"
         command = server_command(self.spec, host, self._port.number, token_route_flags())
         self._process = ChildProcess(self.name, command, self.log, server_environment(self.spec), _GRACE)
         await asyncio.to_thread(self._process.wait_until, lambda: answers(self.url + "/health"), timeout)
-        return await super().start(timeout)
+        return await super().come_up(timeout)
 
     async def health(self) -> None:
         if self._process is not None:
@@ -57,13 +52,10 @@ class ServerEngine(ServerControl):
 
 def server_command(spec: EngineSpec, host: str, port: int, routes: Sequence[str]) -> list[str]:
     """Not the ``vllm`` command: it asks for the metadata of a distribution that the CPU build does not have."""
-    arguments = dict(spec.arguments)
-    if spec.tensor_parallel_size == 1:
-        arguments.setdefault("distributed_executor_backend", "uni")
     own = ["--model", spec.model, "--host", host, "--port", str(port), *routes]
     quiet = ["--uvicorn-log-level", "warning", "--enable-prompt-tokens-details", "--enable-server-load-tracking"]
     module = "vllm.entrypoints.openai.api_server"
-    return [sys.executable, "-m", module, *own, *quiet, *to_flags(arguments, negatable=True)]
+    return [sys.executable, "-m", module, *own, *quiet, *to_flags(spec.arguments, negatable=True)]
 
 
 def server_environment(spec: EngineSpec) -> dict[str, str]:

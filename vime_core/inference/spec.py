@@ -77,14 +77,16 @@ def engine_spec(config: Config, device: DeviceBackend, hf_folder: str, index: in
     required = {**_required(tensor_parallel), **_top_logprobs(config), **_routing(config, device)}
     required |= _sleep(config, device)
     _refuse_contradictions(user, required)
-    chosen = {**_defaults(config, index), **device.engine_arguments(), **user, **required}
+    chosen = {**_defaults(config, index, tensor_parallel), **device.engine_arguments(), **user, **required}
     environment = _environment(device, index, tensor_parallel, config.cluster.engine_cpu_threads)
     return EngineSpec(index, hf_folder, chosen, environment, host, port + index if port else 0)
 
 
-def _defaults(config: Config, index: int) -> dict[str, Any]:
-    """Values that differ from vLLM's own; ``max_model_len`` None is the model's."""
+def _defaults(config: Config, index: int, tensor_parallel: int) -> dict[str, Any]:
+    """Values that differ from vLLM's own; ``max_model_len`` None is the model's. One worker lives in the engine."""
+    own_worker = {"distributed_executor_backend": "uni"} if tensor_parallel == 1 else {}
     return {
+        **own_worker,
         "dtype": "bfloat16" if config.megatron.bf16 else "float32",
         "max_model_len": config.rollout.rollout_max_context_len,
         "seed": config.data.rollout_seed + index,

@@ -20,6 +20,7 @@ from vime_core.inference.direct import DirectEngine
 from vime_core.inference.spec import canary_tokens
 from vime_core.inference.teacher_spec import TeacherSpec
 from vime_core.inference.vllm.outputs import Failure, ReceiveQueue
+from vime_core.inference.vllm_engine import READING, StartedEngine
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,16 +34,16 @@ class TeacherEngine(DirectEngine):
         super().__init__(spec, log)
         self.temperature = spec.temperature
 
-    async def start(self, timeout: float) -> dict[str, Any]:
+    async def start(self, timeout: float) -> StartedEngine:
         """As an engine, and then at the student's temperature.
 
         Raises:
             EngineError: vLLM could not be started, or the model takes no temperature.
         """
-        info = await super().start(timeout)
+        started = await super().start(timeout)
         if self.temperature != 1.0:
             await self._take_temperature()
-        return info
+        return started
 
     async def read(
         self, ids: Sequence[str], texts: Sequence[npt.NDArray[np.int32]], starts: Sequence[int]
@@ -65,9 +66,7 @@ class TeacherEngine(DirectEngine):
             return id, response_scores(id, *asked[id], output.prompt_logprobs)
 
         mailbox = ReceiveQueue(convert)
-        params = SamplingParams(
-            max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False, flat_logprobs=True, ignore_eos=True
-        )
+        params = SamplingParams(**READING, flat_logprobs=True, ignore_eos=True)
         self._engine_loop().submit([Job(id, tokens, params, mailbox) for id, (tokens, _) in asked.items()])
         scores = await self._collected(mailbox, list(asked))
         return [scores[id] for id in ids]

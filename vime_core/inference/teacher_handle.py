@@ -62,8 +62,8 @@ class TeacherHandle:
         Raises:
             EngineError: it did not come up; the message ends with the last lines of its log.
         """
-        (info,) = gather(["teacher"], [self._started], self.stop.within(self.seconds + 10.0), "start")
-        self.pid = int(info["pid"])
+        (started,) = gather(["teacher"], [self._started], self.stop.within(self.seconds + 10.0), "start")
+        self.pid = started.pid
         return self.client_spec
 
     def shutdown(self, deadline: float = 20.0) -> None:

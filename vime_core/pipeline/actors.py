@@ -54,7 +54,7 @@ class TrainerActor:
 
         device = self.plugins.choose_device(self.device).load()().bind(self.config)
         self.worker = TrainerWorker(self.config, self.plugins, device, self.rank)
-        return self.worker.setup(*address, folder, resume, total_steps, losses)
+        return self.worker.setup(f"{address[0]}:{address[1]}", folder, resume, total_steps, losses)
 
     def train(self, step: int, batch: StepBatch) -> dict[str, float]:
         return self.worker.train(step, batch)

@@ -9,6 +9,7 @@ from .messages import nearest as nearest
 from .messages import one_line as one_line
 from .options import Options as Options
 from .options import flag_of as flag_of
+from .plugins import PluginOutput as PluginOutput
 from .plugins import Plugins as Plugins
 from .registry import CORE as CORE
 from .registry import Provider as Provider
@@ -17,4 +18,5 @@ from .selection import Device as Device
 from .targets import load_target as load_target
 from .targets import looks_like_path as looks_like_path
 from .targets import split_target as split_target
+from .tracing import trace_on_stderr as trace_on_stderr
 from .validation import LoadedPlugin as LoadedPlugin

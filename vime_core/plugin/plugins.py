@@ -14,6 +14,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from vime_core.plugin.loading import LoadPlan
 from vime_core.plugin.messages import BLAMABLE, one_line
 from vime_core.plugin.options import Options
 from vime_core.plugin.registry import Provider, Registry
-from vime_core.plugin.tracing import HookTrace, trace_on_stderr
+from vime_core.plugin.tracing import HookTrace
 from vime_core.plugin.validation import LoadedPlugin, hooks_of, validate
 
 if TYPE_CHECKING:
@@ -34,11 +35,26 @@ if TYPE_CHECKING:
     from vime_core.api import Algorithm, DeviceBackend, Environment, RolloutGenerator, Topology, WeightSync
     from vime_core.config import Config
 
-Warn = Callable[[str], None]
-
 
 def warn_on_stderr(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class PluginOutput:
+    """Where lines about plugins go.
+
+    Attributes:
+        warn: called with one line for each plugin that was skipped.
+        trace: called with hook, plugin and milliseconds after each call of a hook; None: nobody.
+    """
+
+    warn: Callable[[str], None] = warn_on_stderr
+    trace: Callable[[str, str, float], None] | None = None
+
+
+#: warnings alone
+ON_STDERR = PluginOutput()
 
 
 def _hook_error(member: LoadedPlugin, hook: str, error: BaseException) -> PluginError:
@@ -53,9 +69,7 @@ def _interface(target: str) -> kinds.Shape:
 class Plugins:
     """A frozen set of loaded plugins. Build it with ``load`` or ``from_lock``."""
 
-    def __init__(
-        self, plans: Sequence[LoadPlan], *, strict: bool = False, warn: Warn = warn_on_stderr, trace: bool = False
-    ) -> None:
+    def __init__(self, plans: Sequence[LoadPlan], *, strict: bool = False, output: PluginOutput = ON_STDERR) -> None:
         requested = [plan.owner.name for plan in plans if plan.requested]
         self.devices: Registry[type[DeviceBackend]]
         self.weight_syncs: Registry[type[WeightSync]]
@@ -78,9 +92,9 @@ class Plugins:
         self.options = Options()
         #: (plugin, hook) -> times it failed, of the observation hooks
         self.observer_failures: Counter[tuple[str, str]] = Counter()
-        self.trace = HookTrace(trace_on_stderr if trace else None)
+        self.trace = HookTrace(output.trace)
         self.strict = strict
-        self._warn = warn
+        self._warn = output.warn
         self._requested = requested
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
@@ -96,8 +110,7 @@ class Plugins:
         autoload: bool = True,
         strict: bool = False,
         environ: Mapping[str, str] | None = None,
-        warn: Warn = warn_on_stderr,
-        trace: bool = False,
+        output: PluginOutput = ON_STDERR,
     ) -> Plugins:
         """The core, the installed plugins and the requested ones.
 
@@ -106,8 +119,7 @@ class Plugins:
             autoload: load installed plugins that nobody asked for; VIME_DISABLE_PLUGIN_AUTOLOAD=1 switches it off too.
             strict: any plugin that cannot be loaded, and any failing observer, is an error.
             environ: where VIME_PLUGINS is read; by default the process environment.
-            warn: called with one line for each plugin that was skipped.
-            trace: print a line for each call of a hook.
+            output: where lines about skipped plugins, and about each call of a hook, go.
 
         Raises:
             PluginError: a requested plugin cannot be used, or is not there.
@@ -116,7 +128,7 @@ class Plugins:
         requested, omitted = loading.split_specs(specs, environ)
         autoload = autoload and not loading.autoload_disabled(environ)
         plans = loading.make_plans(requested, omitted, discovery.installed(), autoload)
-        return cls([loading.core_plan(), *plans], strict=strict, warn=warn, trace=trace)
+        return cls([loading.core_plan(), *plans], strict=strict, output=output)
 
     @classmethod
     def from_lock(cls, records: Sequence[lock.Record], *, strict: bool = False) -> Plugins:

@@ -14,6 +14,7 @@ from .ray_cluster import actor_environment as actor_environment
 from .ray_cluster import cluster as cluster
 from .signals import Interrupted as Interrupted
 from .signals import Interrupts as Interrupts
+from .waits import as_raised as as_raised
 from .waits import gather as gather
 from .waits import get as get
 from .waits import settle as settle

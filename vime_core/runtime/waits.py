@@ -3,6 +3,7 @@ gives errors back as they were raised."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -80,25 +81,25 @@ def _value_or_error(ref: Any, what: str) -> Any:
 
 
 def _value(ref: Any, what: str, kind: type[VimeError]) -> Any:
-    """The answer of a call that is done. A remote VimeError is raised as it was there, a defect as ``kind`` with its
-    traceback in the message."""
+    """The answer of a call that is done."""
     import ray
 
     try:
         return ray.get(ref, timeout=_FETCH)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, VimeError):
-            raise _copy(cause) from error
-        raise kind(f"{what}: {type(cause).__name__}: {cause}\n{error}") from error
     except ray.exceptions.GetTimeoutError as error:
         raise kind(f"{what}: its answer could not be fetched within {_FETCH:.0f} s") from error
     except ray.exceptions.RayError as error:
-        raise kind(f"{what}: the worker process died: {' '.join(str(error).split())}") from error
+        raise as_raised(error, what, kind) from error
 
 
-def _copy(error: VimeError) -> VimeError:
-    fresh = type(error).__new__(type(error))
-    fresh.__dict__.update(error.__dict__)
-    fresh.args = error.args
-    return fresh
+def as_raised(error: Exception, what: str, kind: type[VimeError]) -> VimeError:
+    """A remote VimeError as it was raised there; a defect, or the end of the process, as ``kind`` with ``what`` before
+    it."""
+    import ray
+
+    if not isinstance(error, ray.exceptions.RayTaskError):
+        return kind(f"{what}: the worker process died: {' '.join(str(error).split())}")
+    cause = error.cause
+    if isinstance(cause, VimeError):
+        return copy.copy(cause)  # without the traceback of the other process
+    return kind(f"{what}: {type(cause).__name__}: {cause}\n{error}")

@@ -1,3 +1,4 @@
+from .logprobs import ChunkedSoftmax as ChunkedSoftmax
 from .logprobs import VocabShard as VocabShard
 from .logprobs import token_logprobs as token_logprobs
 from .megatron.shims import MegatronShims as MegatronShims

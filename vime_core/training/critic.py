@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vime_core.algorithms import micro_value_loss, value_quality
+from vime_core.algorithms import ValueColumns, micro_value_loss, value_quality
 from vime_core.api import CheckpointError, TrainerError
 from vime_core.training.forward_backward import ForwardBackward
-from vime_core.training.micro_batch import MicroBatch
 from vime_core.training.model import MegatronModel
 from vime_core.training.optimizer import Optimizer, mean_of_steps
+from vime_core.training.packed import MicroBatch
 from vime_core.training.value_head import CriticOutput, response_values
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class Critic:
 
         def loss(micro: MicroBatch, values: torch.Tensor) -> tuple[torch.Tensor, Mapping[str, Pair]]:
             positions = micro.positions[:0] if micro.is_dummy else micro.positions
-            old, returns, weight, mask = (column[positions].to(values.device) for column in whole)
-            return micro_value_loss(values[: len(positions)], old, returns, weight, mask, clip)
+            here = ValueColumns(*(column[positions].to(values.device) for column in whole))
+            return micro_value_loss(values[: len(positions)], here, clip)
 
         micro_batches = plan.micro_batches[self.runner.layout.dp_rank]
         parts = self.runner.through(prepared.batch, micro_batches, _values, loss, gradient=True)

@@ -7,22 +7,23 @@ response axis. Pipeline stages before the last run along and give back nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vime_core.algorithms import add_pairs, from_vector, to_vector
 from vime_core.algorithms import finish as finish_pairs
-from vime_core.training.micro_batch import MicroBatch, pack_micro_batch
-from vime_core.training.output_layer import forward_step, response_logprobs
+from vime_core.training.logprobs import response_logprobs
+from vime_core.training.packed import MicroBatch, pack_micro_batch
 from vime_core.training.replay import Replay
 
 if TYPE_CHECKING:
     from vime_core.algorithms import Pairs
     from vime_core.batch import StepBatch
+    from vime_core.training.logprobs import ChunkedSoftmax, ResponseLogprobs
     from vime_core.training.model import MegatronModel
-    from vime_core.training.output_layer import ResponseLogprobs
+    from vime_core.training.packed import PackedBatch
     from vime_core.training.parallel import ParallelLayout
 
 
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 Read = Callable[[Any, torch.Tensor, MicroBatch], Any]
 #: what the last stage does with it: (loss, anything to collect)
 Finish = Callable[[MicroBatch, Any], tuple[torch.Tensor, Any]]
+
+
+def forward_step(model_chunk: Any, packed: PackedBatch) -> torch.Tensor:
+    """Run one chunk. Returns what the pipeline schedule passes on: hidden states for the next stage, or, on the last
+    stage, the final hidden states [1, t (divided by TP under sequence parallelism), h]."""
+    output: torch.Tensor = model_chunk(packed.input_ids, packed.position_ids, None, packed_seq_params=packed.params)
+    return output
 
 
 @dataclass(frozen=True)
@@ -100,36 +108,30 @@ class ForwardBackward:
 
 @dataclass(frozen=True)
 class LogprobRunner(ForwardBackward):
-    """Passes for log-probs of one model.
+    """Passes for log-probs of one model, as ``softmax`` says."""
 
-    Attributes:
-        temperature: divides the logits.
-        chunk_size: tokens whose float32 logits exist at a time.
-    """
+    softmax: ChunkedSoftmax
 
-    temperature: float
-    chunk_size: int
-
-    def run(
+    def train(
         self,
         batch: StepBatch,
         micro_batches: Sequence[Sequence[int]],
         finish: Finish,
         *,
-        gradient: bool,
         entropy: bool = False,
-        temperature: float | None = None,
         topk_ids: torch.Tensor | None = None,
     ) -> list[Any]:
-        """As :meth:`through`; ``finish`` gets the :class:`ResponseLogprobs` of its micro-batch, with those of the
-        tokens ``topk_ids`` [R, k] int64 too."""
-        divisor = self.temperature if temperature is None else temperature
+        """As :meth:`through`, with gradient; ``finish`` gets the :class:`ResponseLogprobs` of its micro-batch, with
+        those of the tokens ``topk_ids`` [R, k] int64 too."""
+        read = self._read(replace(self.softmax, with_entropy=entropy), topk_ids)
+        return self.through(batch, micro_batches, read, finish, gradient=True)
 
+    def _read(self, softmax: ChunkedSoftmax, topk_ids: torch.Tensor | None = None) -> Read:
         def read(chunk: Any, hidden: torch.Tensor, micro: MicroBatch) -> ResponseLogprobs:
             ids = None if topk_ids is None else topk_ids[micro.positions].to(self.device)
-            return response_logprobs(chunk, hidden, micro.packed, divisor, self.chunk_size, entropy, ids)
+            return response_logprobs(chunk, hidden, micro.packed, softmax, ids)
 
-        return self.through(batch, micro_batches, read, finish, gradient=gradient)
+        return read
 
     def logprobs(
         self, batch: StepBatch, micro_batches: Sequence[Sequence[int]], temperature: float | None = None
@@ -139,5 +141,6 @@ class LogprobRunner(ForwardBackward):
         def finish(micro: MicroBatch, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, Any]:
             return logprobs.logp.sum() * 0, (micro.positions, logprobs.logp.detach(), micro.is_dummy)
 
-        parts = self.run(batch, micro_batches, finish, gradient=False, temperature=temperature)
+        softmax = self.softmax if temperature is None else replace(self.softmax, temperature=temperature)
+        parts = self.through(batch, micro_batches, self._read(softmax), finish, gradient=False)
         return self.gather(batch.response_tokens, parts)

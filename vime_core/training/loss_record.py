@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class OptimizerStep:
+    """One that was taken: its samples, and its metrics (complete on the last pipeline stage)."""
+
+    plan: BatchPlan
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class LossRecord:
     """Writes a file a step into ``folder``. ``facts`` are those that hold for the whole run."""
 
@@ -27,25 +35,19 @@ class LossRecord:
     facts: Mapping[str, Any]
 
     def write(
-        self,
-        step: int,
-        batch: StepBatch,
-        prepared: Prepared,
-        plans: Sequence[BatchPlan],
-        logp: torch.Tensor,
-        metrics: Sequence[Mapping[str, float]],
+        self, step: int, batch: StepBatch, prepared: Prepared, done: Sequence[OptimizerStep], logp: torch.Tensor
     ) -> None:
         """Args:
-        batch: with every column, before the stages. plans: the optimizer steps. logp: [R] of the training passes.
-        metrics: of each optimizer step.
+        batch: with every column, before the stages. done: the optimizer steps. logp: [R] of the training passes.
         """
-        columns = {**_batch_columns(batch), **_stage_columns(prepared, plans), "logp": logp.numpy()}
+        stages = _stage_columns(prepared, [one.plan for one in done])
+        columns = {**_batch_columns(batch), **stages, "logp": logp.numpy()}
         facts = {
             **self.facts,
             "aggregation": prepared.aggregation,
             "fixed_length": prepared.length,
             "axes": {name: axis for name, (axis, _) in _further(batch).items()},
-            "optimizer_steps": [dict(one) for one in metrics],
+            "optimizer_steps": [dict(one.metrics) for one in done],
         }
         write_loss_inputs(self.folder, step, LossInputs(columns, facts))
 

@@ -1,4 +1,4 @@
-"""Forward through the decoder, and the output layer only where a response token is predicted.
+"""The output layer, put off until it is wanted, and then only where a response token is predicted.
 
 The model's output layer becomes a :class:`DeferredOutputLayer`, which hands hidden states through instead of making
 logits. So ``forward_step`` gives the pipeline schedule hidden states on every stage, and in the loss closure
@@ -9,7 +9,7 @@ prompt tokens cost no vocabulary-sized work.
         packed = next(iterator)
         output = forward_step(chunk, packed)
         def loss(output):
-            out = response_logprobs(chunk, output, packed, temperature=1.0, chunk_size=1024, with_entropy=False)
+            out = response_logprobs(chunk, output, packed, ChunkedSoftmax(temperature=0.9))
             ...
             return loss_sum, num_tokens, metrics
         return output, loss
@@ -18,21 +18,13 @@ prompt tokens cost no vocabulary-sized work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear
-from megatron.core.tensor_parallel.mappings import (
-    copy_to_tensor_model_parallel_region,
-    gather_from_sequence_parallel_region,
-)
-from megatron.core.utils import unwrap_model
-
-from vime_core.training.logprobs import VocabShard, token_logprobs
 
 if TYPE_CHECKING:
-    from vime_core.training.packed import PackedBatch
+    pass
 
 
 class OutputLayer(Protocol):
@@ -46,21 +38,6 @@ class OutputLayer(Protocol):
 
     def load(self, bridge: Any, models: Sequence[Any], folder: str) -> None:
         """Weights of body and output layer from a Hugging Face folder. Collective, without gradient."""
-
-
-@dataclass(frozen=True)
-class ResponseLogprobs:
-    """l response tokens that this rank predicts, in the order of ``packed.response_index``.
-
-    Attributes:
-        logp: [l] float32, natural log, with gradient.
-        entropy: [l] float32 nats, with gradient, or None.
-        topk_logprobs: [l, k] float32 log-probs of further tokens at the same positions, with gradient, or None.
-    """
-
-    logp: torch.Tensor
-    entropy: torch.Tensor | None
-    topk_logprobs: torch.Tensor | None = None
 
 
 class DeferredOutputLayer(ColumnParallelLinear):
@@ -94,45 +71,3 @@ class LanguageModelOutput:
 
     def load(self, bridge: Any, models: Sequence[Any], folder: str) -> None:
         bridge.load_weights(list(models), folder)
-
-
-def forward_step(model_chunk: Any, packed: PackedBatch) -> torch.Tensor:
-    """Run one chunk. Returns what the pipeline schedule passes on: hidden states for the next stage, or, on the last
-    stage, the final hidden states [1, t (divided by TP under sequence parallelism), h]."""
-    output: torch.Tensor = model_chunk(packed.input_ids, packed.position_ids, None, packed_seq_params=packed.params)
-    return output
-
-
-def response_logprobs(
-    model_chunk: Any,
-    output_tensor: torch.Tensor,
-    packed: PackedBatch,
-    temperature: float = 1.0,
-    chunk_size: int = 1024,
-    with_entropy: bool = False,
-    topk_ids: torch.Tensor | None = None,
-) -> ResponseLogprobs:
-    """Log-probs of this rank's response tokens under ``softmax(logits / temperature)``; last stage only. The same on
-    all tensor-parallel ranks. A batch without local response tokens gives empty tensors that still reach the graph.
-    ``topk_ids`` [l, k] int64 are ids of further tokens, in the order of ``packed.response_index``."""
-    model = unwrap_model(model_chunk)
-    layer = model.output_layer
-    weight = model.shared_embedding_or_output_weight() if model.share_embeddings_and_output_weights else layer.weight
-    rows = _predicting_rows(output_tensor, packed, layer).to(weight.dtype)
-    group = layer.tp_group if layer.tp_group.size() > 1 else None
-    start = layer.tp_group.rank() * weight.shape[0]
-    valid = min(max(layer.vocab_size - start, 0), weight.shape[0])
-    targets = packed.targets if topk_ids is None else torch.cat([packed.targets[:, None], topk_ids], dim=1)
-    shard = VocabShard(start, valid, group)
-    logp, entropy = token_logprobs(rows, weight, targets, shard, temperature, chunk_size, with_entropy)
-    if topk_ids is None:
-        return ResponseLogprobs(logp, entropy)
-    return ResponseLogprobs(logp[:, 0], entropy, logp[:, 1:])
-
-
-def _predicting_rows(output_tensor: torch.Tensor, packed: PackedBatch, layer: Any) -> torch.Tensor:
-    """[1, t, h] -> [l, h], such that gradients come back summed over the vocabulary's shards."""
-    hidden = output_tensor[0]
-    if layer.sequence_parallel:
-        return gather_from_sequence_parallel_region(hidden, group=layer.tp_group).index_select(0, packed.rows)
-    return copy_to_tensor_model_parallel_region(hidden.index_select(0, packed.rows), group=layer.tp_group)

@@ -22,6 +22,9 @@ import torch
 if TYPE_CHECKING:
     from megatron.core.packed_seq_params import PackedSeqParams
 
+    from vime_core.batch import StepBatch
+    from vime_core.training.parallel import ParallelLayout
+
 
 @dataclass(frozen=True)
 class PackedBatch:
@@ -84,7 +87,6 @@ def pack(
     cp_rank: int = 0,
     cp_size: int = 1,
     pad_multiple: int = 1,
-    pad_id: int = 0,
 ) -> PackedBatch:
     """Pack samples, in order, for one context-parallel rank.
 
@@ -93,7 +95,6 @@ def pack(
         response_lengths: response tokens of each sample (its last tokens).
         pad_multiple: the row's whole length becomes a multiple of it (``ParallelLayout.pad_multiple``: tensor times
             context parallel size under sequence parallelism).
-        pad_id: id of padding; it comes after all tokens of its sequence, so under causal attention it changes nothing.
 
     Raises:
         ValueError: no samples, or a response that has no token before it.
@@ -102,7 +103,7 @@ def pack(
     _check(lengths, response_lengths)
     padded = _padded_lengths(lengths, cp_size, pad_multiple)
     starts = np.concatenate([[0], np.cumsum(padded)])
-    flat = np.full(starts[-1], pad_id, dtype=np.int64)
+    flat = np.zeros(starts[-1], dtype=np.int64)  # padding comes after its sequence: causal attention never sees its id
     number = np.full(starts[-1], -1, dtype=np.int64)
     for start, ids, before in zip(starts, tokens, np.cumsum([0, *lengths]), strict=False):
         flat[start : start + len(ids)] = ids
@@ -174,3 +175,39 @@ def _params(cu_seqlens: torch.Tensor, longest: int) -> PackedSeqParams:
         max_seqlen_q=int(longest),
         max_seqlen_kv=int(longest),
     )
+
+
+# a micro-batch of the step --------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch of this rank.
+
+    Attributes:
+        samples: their indices in the step batch, [n].
+        packed: the packed row.
+        positions: [l] positions on the step's response axis [R] of the tokens that this rank predicts.
+        is_dummy: a rank without samples runs the first one so that collectives match, and counts none of it.
+    """
+
+    samples: Sequence[int]
+    packed: PackedBatch
+    positions: torch.Tensor
+    is_dummy: bool
+
+
+def pack_micro_batch(
+    batch: StepBatch, samples: Sequence[int], layout: ParallelLayout, device: torch.device
+) -> MicroBatch:
+    """Pack ``samples``; an empty list packs the batch's first sample as a dummy."""
+    chosen = list(samples) or [0]
+    starts, responses = batch.token_starts, batch.response_starts
+    packed = pack(
+        [batch.tokens[starts[i] : starts[i + 1]] for i in chosen],
+        [int(batch.response_lengths[i]) for i in chosen],
+        cp_rank=layout.cp_rank,
+        cp_size=layout.cp_size,
+        pad_multiple=layout.pad_multiple,
+    )
+    axis = np.concatenate([np.arange(responses[i], responses[i + 1]) for i in chosen])
+    positions = torch.from_numpy(axis)[packed.response_index]
+    return MicroBatch(chosen, packed.to(device), positions, is_dummy=not samples)

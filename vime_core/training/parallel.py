@@ -51,10 +51,11 @@ class ParallelLayout:
         return math.lcm(zigzag, self.cp_size * self.tp_size)
 
 
-def init_parallel(
-    config: Config, device: DeviceBackend, rank: int, world: int, master_addr: str, master_port: int
-) -> ParallelLayout:
+def init_parallel(config: Config, device: DeviceBackend, rank: int, world: int, address: str) -> ParallelLayout:
     """Adapt Megatron to the device, build the process groups and seed the random streams. Once a process.
+
+    Args:
+        address: ``host:port`` where the ranks meet; rank 0 listens there.
 
     Raises:
         ConfigError: the sizes do not multiply to ``world``.
@@ -62,7 +63,7 @@ def init_parallel(
     """
     check_sizes(config, world)
     device.adapt_megatron()
-    _rendezvous(config, device, rank, world, f"tcp://{master_addr}:{master_port}")
+    _rendezvous(config, device, rank, world, f"tcp://{address}")
     from megatron.core import parallel_state, tensor_parallel
 
     megatron = config.megatron

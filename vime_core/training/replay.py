@@ -12,18 +12,18 @@ it too (:mod:`vime_core.training.replay_routers`). Between passes nothing is rep
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from vime_core.api import TrainerError
-from vime_core.training.replay_rows import check_sampled, local_part, sampled_column, sampled_rows
+from vime_core.training.replay_rows import ExpertLayers, check_sampled, local_part, sampled_column, sampled_rows
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
-    from vime_core.training.micro_batch import MicroBatch
+    from vime_core.training.packed import MicroBatch
 
 
 class Replay:
@@ -144,28 +144,15 @@ class RouterReplay(Replay):
 
 
 class SampledReplay(RouterReplay):
-    """The engine's choice, in every pass (R3). Tokens that the engine did not route, and padding, choose themselves.
+    """The engine's choice, in every pass (R3). Tokens that the engine did not route, and padding, choose themselves."""
 
-    Args:
-        layers: layers with experts that this rank holds, counted from 0 over all layers of the model.
-        whole: those of the whole model; each chooses ``topk`` of ``experts``.
-    """
-
-    def __init__(
-        self,
-        device: torch.device,
-        recomputes: bool,
-        layers: Sequence[int],
-        whole: Sequence[int],
-        experts: int,
-        topk: int,
-    ) -> None:
+    def __init__(self, device: torch.device, recomputes: bool, layers: ExpertLayers) -> None:
         super().__init__(device, recomputes)
-        self.layers, self.whole, self.experts, self.topk = layers, whole, experts, topk
+        self.layers = layers
         self._rows: Mapping[int, torch.Tensor] = {}
 
     def check(self, batch: StepBatch) -> None:
-        check_sampled(batch, self.whole, self.experts, self.topk)
+        check_sampled(batch, self.layers)
 
     @contextmanager
     def over(self, batch: StepBatch, *, gradient: bool) -> Iterator[None]:
@@ -175,7 +162,7 @@ class SampledReplay(RouterReplay):
             yield
 
     def _enter(self, batch: StepBatch, micro: MicroBatch) -> None:
-        self._rows = sampled_rows(batch, micro, self.layers)
+        self._rows = sampled_rows(batch, micro, self.layers.mine)
 
     def _choice(self, micro: MicroBatch, layer: int, own: torch.Tensor) -> torch.Tensor:
         rows = local_part(self._rows[layer], len(own)).to(own.dtype)

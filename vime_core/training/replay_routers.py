@@ -14,6 +14,7 @@ import torch
 
 from vime_core.api import ConfigError
 from vime_core.training.replay import RecordedReplay, Replay, SampledReplay
+from vime_core.training.replay_rows import ExpertLayers
 
 if TYPE_CHECKING:
     from vime_core.config import Config
@@ -57,7 +58,7 @@ def make_replay(config: Config, modules: Sequence[Any], device: torch.device) ->
     replay: RouterReplay
     if train.use_rollout_routing_replay:
         whole, experts, topk = _layers_with_experts(settings), settings.num_moe_experts, settings.moe_router_topk
-        replay = SampledReplay(device, recomputes, sorted(routers), whole, experts, topk)
+        replay = SampledReplay(device, recomputes, ExpertLayers(sorted(routers), whole, experts, topk))
     else:
         replay = RecordedReplay(device, recomputes)
     for layer, router in routers.items():

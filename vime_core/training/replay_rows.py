@@ -4,6 +4,7 @@ sequence-parallel share."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,34 +14,47 @@ from vime_core.api import FREE_CHOICE, ROUTING, TrainerError
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
-    from vime_core.training.micro_batch import MicroBatch
+    from vime_core.training.packed import MicroBatch
 
 
-def check_sampled(batch: StepBatch, layers: Sequence[int], experts: int, topk: int) -> None:
+@dataclass(frozen=True)
+class ExpertLayers:
+    """Layers with experts, counted from 0 over all layers of the model.
+
+    Attributes:
+        mine: those that this rank holds.
+        whole: those of the whole model; each chooses ``topk`` of ``experts``.
+    """
+
+    mine: Sequence[int]
+    whole: Sequence[int]
+    experts: int
+    topk: int
+
+
+def check_sampled(batch: StepBatch, layers: ExpertLayers) -> None:
     """Every rank sees the same batch, so all of them find the same fault, and none waits for another.
-
-    Args:
-        layers: all layers with experts, counted from 0 over all layers of the model.
 
     Raises:
         TrainerError: the batch has no experts, or not such as this model could choose.
     """
     column = sampled_column(batch)
-    if column.ndim != 3 or column.shape[2] != topk or column.shape[1] <= max(layers):
+    if column.ndim != 3 or column.shape[2] != layers.topk or column.shape[1] <= max(layers.whole):
         shape = f"{list(column.shape)} (tokens, layers, top-k)"
-        raise TrainerError(f"routing replay: experts {shape}; the model has layer {max(layers)} and top-k {topk}")
-    for layer in layers:
+        has = f"the model has layer {max(layers.whole)} and top-k {layers.topk}"
+        raise TrainerError(f"routing replay: experts {shape}; {has}")
+    for layer in layers.whole:
         rows = column[:, layer]
         ordered = np.sort(rows, axis=-1)
         twice = (ordered[:, 1:] == ordered[:, :-1]).any(-1)
-        wrong = (ordered[:, -1] >= experts) | (ordered[:, 0] < 0) | twice
+        wrong = (ordered[:, -1] >= layers.experts) | (ordered[:, 0] < 0) | twice
         wrong &= (rows != FREE_CHOICE).any(-1)
         if wrong.any():
             token = int(np.argmax(wrong))
             sample = int(np.searchsorted(batch.token_starts, token, side="right")) - 1
             where = f"group {batch.group[sample]} rollout {batch.rollout[sample]}, layer {layer}"
             raise TrainerError(
-                f"routing replay: {where}: {rows[token].tolist()} are not different experts of {experts}"
+                f"routing replay: {where}: {rows[token].tolist()} are not different experts of {layers.experts}"
             )
 
 

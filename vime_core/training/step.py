@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,19 +26,68 @@ from vime_core.algorithms import (
 )
 from vime_core.api import TOP_IDS
 from vime_core.batch import BatchPlan, Packing, forward_of, plan_forward, plan_steps
+from vime_core.training.loss_record import OptimizerStep
 from vime_core.training.mismatch import mismatch
 from vime_core.training.optimizer import mean_of_steps
+from vime_core.training.reference_models import TEACHER
 
 if TYPE_CHECKING:
     from vime_core.algorithms import Pair, Reduce
     from vime_core.batch import StepBatch
     from vime_core.config import Config
-    from vime_core.training.columns import Columns
+    from vime_core.training.critic import Critic
     from vime_core.training.forward_backward import LogprobRunner
+    from vime_core.training.logprobs import ResponseLogprobs
     from vime_core.training.loss_record import LossRecord
-    from vime_core.training.micro_batch import MicroBatch
     from vime_core.training.optimizer import Optimizer
-    from vime_core.training.output_layer import ResponseLogprobs
+    from vime_core.training.packed import MicroBatch
+    from vime_core.training.reference_models import ReferenceModels
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Adds the columns that the trainer itself computes, before the algorithm's stages: log-probs of the policy before
+    the step, of the reference and of the teacher, and a critic's values. One forward pass each, packed as in training
+    unless asked otherwise, so that models with equal weights give numbers that are equal to the bit.
+
+    Every rank takes part; ranks of stages before the last get zeros, which nobody there reads but which let them run
+    the same whole-step code.
+    """
+
+    passes: LogprobRunner
+    reference_models: ReferenceModels
+    critic: Critic | None = None
+
+    def fill(
+        self, batch: StepBatch, mine: Sequence[Sequence[int]], *, old_logp: bool
+    ) -> tuple[StepBatch, dict[str, float]]:
+        """(the batch with every column, seconds of each pass under its metric's name).
+
+        Args:
+            mine: this data-parallel rank's micro-batches of the whole rollout step.
+            old_logp: the policy's own log-probs are wanted before the stages.
+        """
+        times: dict[str, float] = {}
+        for name, column in self.reference_models.columns():
+            clock = time.monotonic()
+            # a teacher's experts are others than the policy's; the reference's are former ones of the policy
+            own = self.passes.replay.off() if name == TEACHER else nullcontext()
+            with self.reference_models.sets.use(name), own:
+                batch = batch.with_columns(**{column: self._whole(batch, self.passes.logprobs(batch, mine))})
+            times[f"perf/{name}_log_probs_time"] = time.monotonic() - clock
+        if self.critic is not None:
+            clock = time.monotonic()
+            batch = batch.with_columns(values=self._whole(batch, self.critic.values(batch, mine)))
+            times["perf/values_time"] = time.monotonic() - clock
+        clock = time.monotonic()
+        if old_logp or self.passes.replay.needs_old_logp:
+            with self.passes.replay.recording():
+                batch = batch.with_old_logp(self._whole(batch, self.passes.logprobs(batch, mine)))
+        return batch, {**times, "perf/log_probs_time": time.monotonic() - clock}
+
+    @staticmethod
+    def _whole(batch: StepBatch, column: torch.Tensor | None) -> torch.Tensor:
+        return torch.zeros(batch.response_tokens) if column is None else column
 
 
 @dataclass
@@ -91,7 +141,7 @@ class TrainStep:
             logp = self._collected(prepared.batch, done)
             metrics |= self._mismatch(prepared.batch, logp, plans)
             if self.record is not None:
-                self.record.write(step, batch, prepared, plans, logp, [one.metrics for one in done])
+                self.record.write(step, batch, prepared, done, logp)
         return metrics
 
     def _mismatch(self, batch: StepBatch, logp: torch.Tensor, plans: Sequence[BatchPlan]) -> dict[str, float]:
@@ -124,11 +174,11 @@ class TrainStep:
             chunk.zero_grad_buffer()  # type: ignore[operator]  # Megatron's DistributedDataParallel
         self.optimizer.zero_grad()
         weight = prepared.weight(plan.samples)
-        needs, loss_config = self.objective.needs, self.objective.loss_config
+        loss_config = self.objective.loss_config
 
         def loss(micro: MicroBatch, logprobs: ResponseLogprobs) -> tuple[torch.Tensor, _Part]:
             samples, index = ((), None) if micro.is_dummy else (micro.samples, micro.positions)
-            micro_slice = MicroBatchSlice.of(prepared, weight, samples, needs=needs, index=index)
+            micro_slice = MicroBatchSlice.of(prepared, weight, samples, index=index)
             micro_slice = micro_slice.to(logprobs.logp.device)
             logp = logprobs.logp[:0] if micro.is_dummy else logprobs.logp
             entropy = None if logprobs.entropy is None else logprobs.entropy[: len(logp)]
@@ -141,10 +191,11 @@ class TrainStep:
 
         mine = plan.micro_batches[self.passes.layout.dp_rank]
         topk_ids = prepared.batch.t(TOP_IDS.name).long() if loss_config.score_centering_top_k else None
-        parts = self.passes.run(
-            prepared.batch, mine, loss, gradient=True, entropy=loss_config.entropy_coef != 0.0, topk_ids=topk_ids
+        parts = self.passes.train(
+            prepared.batch, mine, loss, entropy=loss_config.entropy_coef != 0.0, topk_ids=topk_ids
         )
-        return _Done({**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}, parts)
+        metrics = {**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}
+        return _Done(plan, metrics, parts)
 
     @property
     def _reduce(self) -> Reduce | None:
@@ -189,8 +240,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Done:
-    """One optimizer step: its metrics, and its parts on the last stage."""
+class _Done(OptimizerStep):
+    """With its parts, on the last stage."""
 
-    metrics: dict[str, float]
     parts: Sequence[_Part]

@@ -14,8 +14,8 @@ from vime_core.api import WeightSync
 from vime_core.batch import StepBatch
 from vime_core.plugin import load_target
 from vime_core.training import checkpoint
-from vime_core.training.columns import Columns
 from vime_core.training.forward_backward import LogprobRunner
+from vime_core.training.logprobs import ChunkedSoftmax
 from vime_core.training.loss_record import LossRecord, plain
 from vime_core.training.memory import TrainerMemory
 from vime_core.training.model import MegatronModel
@@ -23,7 +23,7 @@ from vime_core.training.optimizer import Optimizer
 from vime_core.training.parallel import destroy_parallel, init_parallel
 from vime_core.training.reference_models import ReferenceModels, reference_model_folders
 from vime_core.training.replay_routers import make_replay
-from vime_core.training.step import TrainStep
+from vime_core.training.step import Columns, TrainStep
 
 if TYPE_CHECKING:
     from vime_core.api import Algorithm, DeviceBackend
@@ -40,11 +40,12 @@ class TrainerWorker:
         self.publisher: Any = None
 
     def setup(
-        self, host: str, port: int, folder: str, resume: str | None, total_steps: int, losses: str | None = None
+        self, address: str, folder: str, resume: str | None, total_steps: int, losses: str | None = None
     ) -> dict[str, Any]:
         """Join the process groups, build the model from ``folder``, load weights (and the state in ``resume``).
 
         Args:
+            address: ``host:port`` where the ranks meet.
             losses: folder that the inputs of each step's loss are kept in; None keeps none.
 
         Returns:
@@ -57,7 +58,7 @@ class TrainerWorker:
         others = reference_model_folders(self.config, needs, folder)
         self.device.adapt_megatron()
         self.device.set_device(self.device.local_index(self.rank % self.config.cluster.actor_num_gpus_per_node))
-        self.layout = init_parallel(self.config, self.device, self.rank, self.config.trainer_ranks, host, port)
+        self.layout = init_parallel(self.config, self.device, self.rank, self.config.trainer_ranks, address)
         self.model = MegatronModel.build(self.config, self.device, folder, trainable=True)
         self.model.load_hf()
         self.reference_models = ReferenceModels.load(self.config, self.model, self.device, others)
@@ -89,14 +90,16 @@ class TrainerWorker:
             model=self.model,
             layout=self.layout,
             device=self.device.torch_device(),
-            temperature=1.0 if self._supervised else self.config.rollout.rollout_temperature,
-            chunk_size=self.config.train.log_probs_chunk_size,
+            softmax=ChunkedSoftmax(
+                temperature=1.0 if self._supervised else self.config.rollout.rollout_temperature,
+                chunk_size=self.config.train.log_probs_chunk_size,
+            ),
             replay=make_replay(self.config, self.model.modules, self.device.torch_device()),
         )
         facts = {
             "algorithm": objective.algorithm.name,
             "options": plain(objective.options),
-            "temperature": passes.temperature,
+            "temperature": passes.softmax.temperature,
             "global_batch": self.config.global_batch,
             "terms": plain(objective.loss_config),
         }

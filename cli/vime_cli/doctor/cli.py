@@ -13,9 +13,10 @@ from vime_core.plugin import load_target
 def doctor(argv: list[str]) -> int:
     """Run ``vime doctor ...``."""
     chosen = _parser().parse_args(argv)
-    examined = load_target("vime_cli.doctor.doctor:doctor_for")(
-        tuple(chosen.plugin), chosen.device, chosen.hf_checkpoint, chosen.run_dir, tuple(chosen.port), chosen.only
+    context = load_target("vime_cli.doctor.context:DoctorContext")(
+        tuple(chosen.plugin), chosen.device, chosen.run_dir, ports=tuple(chosen.port)
     )
+    examined = load_target("vime_cli.doctor.doctor:doctor_for")(context, chosen.only, chosen.hf_checkpoint)
     report = load_target("vime_cli.doctor.report")
     if chosen.json:
         with contextlib.redirect_stdout(sys.stderr):  # what plugins print is no JSON

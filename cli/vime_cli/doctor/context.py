@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_cli.doctor.matrix import Matrix
 from vime_core.api import PluginError
-from vime_core.plugin import Device, Plugins
+from vime_core.plugin import Device, PluginOutput, Plugins
 
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
@@ -67,11 +67,12 @@ class DoctorContext:
     def loaded(self) -> Loaded:
         """The plugins as a run would load them. Where a requested one cannot be loaded: the core alone."""
         warnings: list[str] = []
+        output = PluginOutput(warn=warnings.append)
         try:
-            plugins = Plugins.load(self.specs, environ=self.environ, warn=warnings.append)
+            plugins = Plugins.load(self.specs, environ=self.environ, output=output)
             return Loaded(plugins, tuple(warnings))
         except PluginError as error:
-            plugins = Plugins.load([], autoload=False, environ={}, warn=warnings.append)
+            plugins = Plugins.load([], autoload=False, environ={}, output=output)
             return Loaded(plugins, tuple(warnings), str(error))
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vime_cli.doctor import (
@@ -85,15 +85,11 @@ class Doctor:
         return 1 if self.count("broken") else 0
 
 
-def doctor_for(
-    plugins: tuple[str, ...] = (),
-    device: str | None = None,
-    model: Path | None = None,
-    run_dir: Path = Path("runs"),
-    ports: tuple[int, ...] = (),
-    only: Sequence[str] = (),
-) -> Doctor:
+def doctor_for(context: DoctorContext, only: Sequence[str] = (), model: Path | None = None) -> Doctor:
     """The checks that ``vime doctor`` was asked for.
+
+    Args:
+        only: names of checks; none stands for all. model: Hugging Face folder whose size the checks are to know.
 
     Raises:
         UsageError: no such check, or no such model folder.
@@ -101,8 +97,8 @@ def doctor_for(
     unknown = [name for name in only if name not in NAMES]
     if unknown:
         raise UsageError(f"no check '{unknown[0]}'{nearest(unknown[0], NAMES)}; there are: {', '.join(NAMES)}")
-    weights = weight_bytes(model) if model is not None else 0
-    context = DoctorContext(plugins, device, run_dir, ports=ports, weights=weights)
+    if model is not None:
+        context = replace(context, weights=weight_bytes(model))
     return Doctor(context, [check for check in CHECKS if not only or check.name in only])
 
 

@@ -108,7 +108,7 @@ def prepared_of(inputs: LossInputs) -> Prepared:
     batch = replace(batch, reward=c["shaped_reward"])
     batch = sampler_as_old(batch) if terms_of(inputs).use_rollout_logprobs else batch
     mask = torch.from_numpy(c["trained"])
-    optional = {name: torch.from_numpy(c[name]) if name in c else None for name in ("correction", "returns")}
+    correction, returns = (torch.from_numpy(c[name]) if name in c else None for name in ("correction", "returns"))
     return Prepared(
         batch=batch,
         aggregation=facts["aggregation"],
@@ -117,8 +117,9 @@ def prepared_of(inputs: LossInputs) -> Prepared:
         mask=mask,
         counts=batch.trainable_counts(mask),
         advantage=torch.from_numpy(c["advantage"]),
+        correction=correction,
+        returns=returns,
         metrics={},
-        **optional,
     )
 
 
@@ -129,7 +130,7 @@ def _arithmetic(
     terms = terms_of(inputs)
     objective = Objective(algorithm, inputs.facts["options"], loss_config=terms)
     weight = torch.from_numpy(inputs.columns["weight"])
-    share = MicroBatchSlice.of(prepared, weight, samples, needs=objective.needs, dtype=torch.float64)
+    share = MicroBatchSlice.of(replace(prepared, needs=objective.needs), weight, samples, dtype=torch.float64)
     view = share.view(torch.from_numpy(inputs.columns["logp"]).double()[share.index])
     advantage = trainable(share.mask, share.advantage)
     surrogate, _ = policy_loss(objective, view, advantage)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from vime_cli.plan.layout import Layout
-from vime_cli.plan.parameters import RankParameters
+from vime_cli.plan.parameters import rank_parameters
 from vime_cli.plan.shape import ModelShape
 from vime_cli.plan.tensor_bytes import PeakBytes, TensorBytes
 
@@ -88,20 +88,16 @@ def _inner(shape: ModelShape) -> int:
 
 
 # phases ----------------------------------------------------------------------------------------------------------
-def training(
-    shape: ModelShape, layout: Layout, stage: int, parameters: RankParameters, micro: Pass, in_flight: int
-) -> PeakBytes:
+def training(shape: ModelShape, layout: Layout, stage: int, micro: Pass, in_flight: int) -> PeakBytes:
     """Forward and backward.
 
     Args:
         in_flight: micro-batches whose activations exist at the same time (pipeline stages warm up with several).
     """
-    return PeakBytes.of(_training(shape, layout, stage, parameters, micro, in_flight))
+    return PeakBytes.of(_training(shape, layout, stage, micro, in_flight))
 
 
-def _training(
-    shape: ModelShape, layout: Layout, stage: int, parameters: RankParameters, micro: Pass, in_flight: int
-) -> Iterator[TensorBytes]:
+def _training(shape: ModelShape, layout: Layout, stage: int, micro: Pass, in_flight: int) -> Iterator[TensorBytes]:
     b, layers = micro.bytes, layout.layers(shape.layers, stage)
     whole = _layer(shape, layout, b)
     kept, again = {
@@ -116,7 +112,8 @@ def _training(
         yield from (saved + one for one in _head_backward(shape, layout, micro))
     work = [n * b * _inner(shape) // layout.tp for n in (2, 2, 1, 1)]
     yield saved + micro.rows([*again, *work])
-    yield TensorBytes.of(*2 * [_F32 * parameters.largest])  # the optimizer's step, a matrix at a time
+    largest = rank_parameters(shape, layout, stage).largest
+    yield TensorBytes.of(*2 * [_F32 * largest])  # the optimizer's step, a matrix at a time
 
 
 def _kernel_of_rank(shape: ModelShape, layout: Layout) -> list[int]:

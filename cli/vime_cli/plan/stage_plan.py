@@ -19,7 +19,7 @@ from vime_cli.plan.placement import Placement, place
 from vime_cli.plan.prompts import AT_LONGEST, Prompts
 from vime_cli.plan.shape import ModelShape
 from vime_cli.plan.traffic import SyncTraffic, traffic
-from vime_cli.plan.trainer_memory import TrainerMemory, trainer_memory
+from vime_cli.plan.trainer_memory import LargestPasses, TrainerMemory, trainer_memory
 
 if TYPE_CHECKING:
     from vime_core.config import Config
@@ -84,7 +84,7 @@ def plan_stage(inputs: PlanInputs) -> StagePlan:
     forward = dataclasses.replace(
         micro, tokens=packed.forward, predicted=packed.predicted * packed.forward // packed.bound
     )
-    stages = range(layout.pp)
+    passes, stages = LargestPasses(micro, forward, packed.micro_batches), range(layout.pp)
     engine = None
     if config.needs_engines and config.num_engines:
         engine = engine_memory(config, shape, inputs.engine_arguments(), inputs.machine, lengths.longest)
@@ -95,9 +95,7 @@ def plan_stage(inputs: PlanInputs) -> StagePlan:
         packing=packed,
         placement=place(config, layout, inputs.machine.per_node),
         parameters=tuple(rank_parameters(shape, layout, stage) for stage in stages),
-        trainers=tuple(
-            trainer_memory(shape, layout, stage, inputs.needs, micro, forward, packed.micro_batches) for stage in stages
-        ),
+        trainers=tuple(trainer_memory(shape, layout, stage, inputs.needs, passes) for stage in stages),
         engine=engine,
         traffic=traffic(config, shape, size),
     )

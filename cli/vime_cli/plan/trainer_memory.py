@@ -41,27 +41,36 @@ class TrainerMemory:
     export: int
 
 
-def trainer_memory(
-    shape: ModelShape, layout: Layout, stage: int, needs: Needs, micro: Pass, forward: Pass, micro_batches: int
-) -> TrainerMemory:
-    """``micro`` is the largest training pass, ``forward`` the largest without gradient; ``micro_batches`` are those of
-    an optimizer step."""
+@dataclass(frozen=True)
+class LargestPasses:
+    """The largest training pass and the largest without gradient; ``micro_batches`` are those of an optimizer step."""
+
+    train: Pass
+    forward: Pass
+    micro_batches: int
+
+
+def trainer_memory(shape: ModelShape, layout: Layout, stage: int, needs: Needs, passes: LargestPasses) -> TrainerMemory:
+    """Of a rank of pipeline stage ``stage``."""
+    size = passes.train.bytes
     mine = rank_parameters(shape, layout, stage)
-    stays = list(_model(mine, layout, micro.bytes, "policy"))
+    stays = list(_model(mine, layout, size, "policy"))
     if needs.sets:
         copies = "reference" if not needs.teacher else "teacher" if not needs.reference else "reference and teacher"
-        stays.append(Part(f"{copies}, policy aside ({needs.sets} copies)", needs.sets * micro.bytes * mine.total, True))
+        stays.append(Part(f"{copies}, policy aside ({needs.sets} copies)", needs.sets * size * mine.total, True))
     if needs.critic:
-        stays += _model(rank_parameters(shape, layout, stage, critic=True), layout, micro.bytes, "critic")
-    in_flight = max(min(layout.pp - stage, micro_batches), 1)
+        stays += _model(rank_parameters(shape, layout, stage, critic=True), layout, size, "critic")
+    in_flight = max(min(layout.pp - stage, passes.micro_batches), 1)
     return TrainerMemory(
         stays=stays,
         passing={
-            "log_probs": activations.forward(shape, layout, stage, forward) if needs.forward_passes else PeakBytes(),
-            "train": activations.training(shape, layout, stage, mine, micro, in_flight),
-            "sync": PeakBytes.of([TensorBytes.of(mine.largest * micro.bytes * layout.tp)]),
+            "log_probs": activations.forward(shape, layout, stage, passes.forward)
+            if needs.forward_passes
+            else PeakBytes(),
+            "train": activations.training(shape, layout, stage, passes.train, in_flight),
+            "sync": PeakBytes.of([TensorBytes.of(mine.largest * size * layout.tp)]),
         },
-        export=2 * micro.bytes * rank_parameters(shape, Layout(), 0).total,
+        export=2 * size * rank_parameters(shape, Layout(), 0).total,
     )
 
 

@@ -128,7 +128,7 @@ def test_an_override_needs_an_excuse() -> None:
 
 def test_a_sample_is_pending_or_finished(vime_sample) -> None:
     assert vime_sample().status is Status.PENDING
-    done = vime_sample("2+2=", label="4", response="4é", index=2, group=3)
+    done = vime_sample("2+2=", label="4", response="4é", rollout=3002)
     assert (done.response_tokens, done.loss_mask, done.versions) == ([52, 195, 169], [1, 1, 1], [1, 1, 1])
     assert (done.group, done.rollout, done.name) == (3, 3002, "group 3 sample 2 (rollout 3002)")
     chat = make_sample([{"role": "user", "content": "hi"}])

@@ -240,8 +240,8 @@ def check_copies(subject: Subject, case: Case, rng: np.random.Generator) -> None
 def check_first_step(subject: Subject, case: Case, rng: np.random.Generator) -> None:
     """P11: old log-probs that come from the same forward pass, or none, give a ratio of exactly 1."""
     now = case.log_probs(case.logits.float().double()).float().double()
-    prepared, samples, needs = subject.prepare(case.batch), range(len(case.batch)), subject.required
-    share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples, needs=needs, dtype=torch.float64)
+    prepared, samples = subject.prepare(case.batch), range(len(case.batch))
+    share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples, dtype=torch.float64)
     for view in (replace(share, old_logp=None).view(now), replace(share, old_logp=now).view(now)):
         assert torch.equal(view.logp, view.old_logp), "P11: old log-probs are not the current ones"
         _, metrics = subject.algorithm.surrogate(view, share.advantage, subject.merged)
@@ -262,7 +262,7 @@ def check_purity(subject: Subject, case: Case, rng: np.random.Generator) -> None
     assert_same(subject.run(case), first, 0.0, "run twice")
     prepared = subject.prepare(case.batch)
     samples = range(len(case.batch))
-    share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples, needs=subject.required)
+    share = MicroBatchSlice.of(prepared, prepared.weight(samples), samples)
     view = share.view(case.log_probs(case.logits).float())
     inputs = {"advantage": share.advantage, "logp": view.logp, "old_logp": view.old_logp, "mask": view.mask}
     before_call = {name: x._version for name, x in inputs.items()}

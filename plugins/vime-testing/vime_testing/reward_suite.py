@@ -120,7 +120,9 @@ class RewardSuite(Suite):
     def _sample(self, example: Example, answer: str, index: int) -> Sample:
         from vime_testing.samples import make_sample
 
-        return make_sample(example.prompt, label=example.label, response=answer, metadata=example.metadata, index=index)
+        return make_sample(
+            example.prompt, label=example.label, response=answer, metadata=example.metadata, rollout=index
+        )
 
     def _score(self, samples: list[Sample]) -> list[Verdict]:
         from vime_core.config import RolloutSection

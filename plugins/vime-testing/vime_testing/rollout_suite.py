@@ -183,7 +183,7 @@ class RolloutSuite(Suite):
         from vime_testing.samples import make_sample
 
         samples = [
-            make_sample(self.prompt, label=self.label, metadata=self.metadata, index=index, group=number)
+            make_sample(self.prompt, label=self.label, metadata=self.metadata, rollout=1000 * number + index)
             for index in range(self.rollouts)
         ]
         for sample in samples:

@@ -14,24 +14,21 @@ def make_sample(
     label: Any = None,
     response: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    index: int = 0,
-    group: int = 0,
-    status: Status = Status.COMPLETED,
-    version: int = 1,
+    rollout: int = 0,
 ) -> Sample:
-    """One try at a prompt, number ``index`` of its group.
+    """One try at a prompt.
 
     Args:
         prompt: text, or chat messages.
         response: None gives a pending sample; else one token for each byte of its UTF-8, log-prob -0.5 each.
-        status: of a finished one.
+        rollout: id of the try; its group is ``rollout // 1000`` and its place there ``rollout % 1000``.
     """
     text = prompt if isinstance(prompt, str) else "\n".join(str(message["content"]) for message in prompt)
     sample = Sample(
-        prompt_id=group,
-        group=group,
-        rollout=1000 * group + index,
-        index=index,
+        prompt_id=rollout // 1000,
+        group=rollout // 1000,
+        rollout=rollout,
+        index=rollout % 1000,
         prompt=prompt,
         prompt_tokens=list(text.encode()),
         label=label,
@@ -40,6 +37,6 @@ def make_sample(
     )
     if response is not None:
         tokens = list(response.encode())
-        sample.append_model(tokens, [-0.5] * len(tokens), [version] * len(tokens))
-        sample.response, sample.status = response, status
+        sample.append_model(tokens, [-0.5] * len(tokens), [1] * len(tokens))
+        sample.response, sample.status = response, Status.COMPLETED
     return sample

@@ -158,7 +158,7 @@ class SyncBench:
         from vime_core.inference import EngineGroup
 
         started = ray.get([actor.started.remote() for actor in self._actors], timeout=_CALL)
-        group = EngineGroup([info["name"] for info in started], self._actors, started, config)
+        group = EngineGroup([f"engine {i}" for i in range(len(started))], self._actors, started, config)
         group.canary = list(CANARY)
         return group
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vime_core.inference import UpdatableEngine
+from vime_core.inference import StartedEngine, UpdatableEngine
 from vime_core.weights import IncomingWeights, ModelLayout, UpdateResult, make_receiver
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class BenchEngine(UpdatableEngine):
         self._faults = Faults()
 
     # what the driver's handle calls --------------------------------------------------------------------------
-    def started(self) -> dict[str, Any]:
-        return {"name": self.name, "url": "", "workers": 1, "pid": os.getpid()}
+    def started(self) -> StartedEngine:
+        return StartedEngine(url="", workers=1, pid=os.getpid())
 
     async def weight_version(self) -> int:
         return self._version

@@ -240,8 +240,7 @@ class Subject:
         self, begun: PreparedToyStep, samples: Sequence[int], index: torch.Tensor, reduce: Reduce | None
     ) -> tuple[torch.Tensor, dict[str, Pair]]:
         """One micro-batch on one context-parallel rank, which holds the response positions ``index``."""
-        needs = self.required
-        share = MicroBatchSlice.of(begun.prepared, begun.weight, samples, needs=needs, index=index, dtype=torch.float64)
+        share = MicroBatchSlice.of(begun.prepared, begun.weight, samples, index=index, dtype=torch.float64)
         view, entropy = share.view(begun.logp[index], reduce), begun.entropy[index]
         columns = TokenColumns(share.advantage, share.weight, share.correction, entropy)
         return self.loss(self.objective, view, columns)

@@ -24,7 +24,7 @@ else:
     from vime_core.devices.cpu import CpuBackend as Device
 config = make_config(json.loads(os.environ["SECTIONS"]), world)
 worker = TrainerWorker(config, Plugins.load(autoload=False), Device().bind(config), rank)
-worker.setup("127.0.0.1", int(os.environ["MASTER_PORT"]), os.environ["MODEL"], None, 100)
+worker.setup(f"127.0.0.1:{os.environ['MASTER_PORT']}", os.environ["MODEL"], None, 100)
 rows = [worker.train(step, make_batch(step)) for step in range(3)]
 kinds = sorted({p.device.type for chunk in worker.model.chunks for p in chunk.parameters()})
 exported = {name: round(float(t.double().sum()), 4) for name, t in worker.model.export_hf()}
