@@ -1,8 +1,8 @@
 """150 and more answers with their verdict: (label, response, right).
 
-``right`` is 1, 0, or None where nothing can be said and the sample has to stay unscored. ``ALONE`` lists the answers that
-math-verify by itself (``parse`` of both texts, LaTeX and plain expressions, then ``verify``) judges otherwise. In all of
-them the verdict here is the right one, for the reason they stand under.
+``right`` is 1, 0, or None where nothing can be said and the sample has to stay unscored. ``ALONE`` lists the answers
+that math-verify by itself (``parse`` of both texts, LaTeX and plain expressions, then ``verify``) judges otherwise. In
+all of them the verdict here is the right one, for the reason they stand under.
 """
 
 from __future__ import annotations

@@ -12,12 +12,14 @@ from tests.rollout.grading_table import ALONE, TABLE
 from vime_core.api.errors import RewardError
 from vime_core.api.reward import Unscored
 from vime_core.api.sample import Sample
+from vime_core.config.sections import RolloutSection
 from vime_core.rollout.rewards import exact
 from vime_core.rollout.rewards.answers import final_answer, last_boxed
 from vime_core.rollout.rewards.math import MathReward
 from vime_core.rollout.rewards.math_process import MathPool
 from vime_core.rollout.rewards.quantity import read_quantity
 from vime_core.rollout.rewards.reasoning_gym import ReasoningGymReward
+from vime_core.rollout.scoring import Scorer
 
 
 def sample(response, label=None, metadata=None):
@@ -65,7 +67,6 @@ def test_boxes_are_linear_in_hostile_text():
     assert last_boxed("\\boxed{" * 50_000) is None
     assert last_boxed("\\boxed{a}" + "{" * 100_000) == "a"
     assert final_answer("#### " * 20_000 + "1 " * 20_000) == "1"
-    assert final_answer("answer: " * 20_000) is not None
     assert final_answer("<think>" * 50_000) is None
     assert final_answer("(1, " * 20_000) == "1"
     assert final_answer("1,000" * 20_000) is not None
@@ -155,11 +156,12 @@ def test_text_is_never_run(math, tmp_path: Path):
 
 
 def test_hostile_answers_among_right_ones_hold_up_no_one():
-    """24 right answers that math-verify has to compare, and 8 that it cannot: the deadline is an answer's own."""
+    """8 of 32 cannot be compared in time, by two processes: the deadline is an answer's own, and waiting costs none."""
     pytest.importorskip("math_verify")
-    scorer = Scorer(MathReward(deadline=1.0, processes=2), "math", ScorerLimits(60.0, 32))
-    hostile = r"\boxed{(x+1)^{10^6}-x}"
-    samples = [sample(hostile if n % 4 == 0 else rf"\boxed{{x(x+{n})}}", f"x^2+{n}x" if n % 4 else "x^2") for n in range(32)]
+    hostile = (r"\boxed{(x+1)^{10^6}-x}", "x^2")
+    answers = [hostile if n % 4 == 0 else (rf"\boxed{{x(x+{n})}}", f"x^2+{n}x") for n in range(32)]
+    samples = [sample(response, label) for response, label in answers]
+    scorer = Scorer(MathReward(deadline=3.0, processes=2), "math", RolloutSection(reward_timeout_secs=30.0))
     try:
         asyncio.run(scorer.score(samples))
     finally:
@@ -206,4 +208,3 @@ def test_nothing_heavy_is_imported_before_a_reward_is_made():
         "assert not {'math_verify', 'sympy', 'reasoning_gym', 'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-

@@ -100,6 +100,7 @@ class RolloutSection:
         "registered reward or pkg.mod:function / file.py:function (vime: --rm-type, --custom-rm-path)",
         aliases=("rm_type", "custom_rm_path"),
     )
+    reward_kwargs: dict[str, Any] = opt({}, "arguments of a reward that is a class (JSON)")
     group_rm: bool = opt(False, "the reward judges a whole group (it has score_group)")
     reward_key: str | None = opt(None, "part of a reward with several parts to train on")
     reward_timeout_secs: float = opt(60.0, "deadline of one reward call")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -21,7 +22,8 @@ class Scorer:
     """Calls one reward.
 
     Args:
-        reward: a function of a sample, an object with ``score_group``, or a class of either (made without arguments).
+        reward: a function of a sample, an object with ``score_group``, or a class of either, which is made with
+            ``reward_kwargs``. Its ``concurrency``, where it has one, bounds the calls at a time.
         name: for messages.
         rollout: says whether the reward judges whole groups (``group_rm``), the part to train on of a reward with
             several (``reward_key``), and timeout and concurrency of calls.
@@ -32,8 +34,10 @@ class Scorer:
 
     def __init__(self, reward: Any, name: str, rollout: RolloutSection) -> None:
         self.name, self._group, self._key = name, rollout.group_rm, rollout.reward_key
-        self._timeout, self._concurrency = rollout.reward_timeout_secs, rollout.reward_concurrency
-        self._reward = reward() if inspect.isclass(reward) else reward
+        self._timeout = rollout.reward_timeout_secs
+        self._reward = _made(reward, name, rollout.reward_kwargs)
+        # a reward that says how many calls it takes at a time is not given more: none spends its time waiting
+        self._concurrency = min(rollout.reward_concurrency, getattr(self._reward, "concurrency", sys.maxsize))
         self._function = _callable_of(self._reward, name, self._group)
         self._file = _file_of(self._function)
         self._is_async = _is_async(self._function)
@@ -96,6 +100,20 @@ class Scorer:
         return [self._judge(one) for one in answer]
 
 
+def _made(reward: Any, name: str, arguments: Mapping[str, Any]) -> Any:
+    if not inspect.isclass(reward):
+        if arguments:
+            raise RewardError(f"reward {name}: --reward-kwargs are for a class, this is a {type(reward).__name__}")
+        return reward
+    try:
+        return reward(**arguments)
+    except TypeError as error:
+        raise RewardError(
+            f"reward {name}: {reward.__name__}{inspect.signature(reward)} cannot be made with --reward-kwargs "
+            f"{dict(arguments)}: {error}"
+        ) from error
+
+
 def _callable_of(reward: Any, name: str, group: bool) -> Callable[[Any], Any]:
     function = getattr(reward, "score_group", None) if group else reward
     if group and not callable(function):
@@ -140,8 +158,7 @@ def judge(value: Any, name: str, key: str | None) -> Verdict:
     name: of the reward, for the reason.
     key: the part to train on (``--reward-key``).
     """
-    if getattr(value, "ndim", None) == 0:  # a scalar of numpy or torch
-        value = value.item()
+    value = _plain(value)
     if isinstance(value, Unscored):
         return value
     if isinstance(value, Score):
@@ -149,6 +166,11 @@ def judge(value: Any, name: str, key: str | None) -> Verdict:
     if isinstance(value, Mapping):
         return _of_parts(value, name, key)
     return _number(value, {}, name)
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy or torch as Python has it; a bool is a number here."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def _of_parts(parts: Mapping[Any, Any], name: str, key: str | None) -> Verdict:
@@ -160,6 +182,7 @@ def _of_parts(parts: Mapping[Any, Any], name: str, key: str | None) -> Verdict:
 
 
 def _number(value: Any, parts: Mapping[Any, Any], name: str) -> Verdict:
+    value, parts = _plain(value), {part: _plain(x) for part, x in parts.items()}
     strange = [part for part, x in parts.items() if not isinstance(x, Real)]
     if not isinstance(value, Real):
         return Unscored(f"not a number: reward {name} returned {_short(value)}")

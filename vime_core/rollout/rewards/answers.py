@@ -19,10 +19,11 @@ _THOUGHTS_END = re.compile(r"</think(?:ing)?>")
 _THOUGHTS_BEGIN = re.compile(r"<think(?:ing)?>")
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?:\{|(?P<bare>\w)(?!\w))")
 _BRACES = re.compile(r"\\[{}]|[{}]")
-_MARK = re.compile(r"^\s*####[ \t]*(\S.*?)\s*$", re.MULTILINE)
-_ANSWER_LINE = re.compile(
-    r"^[\s*_#>]*(?:the\s+)?(?:final\s+)?answer[\s*_]*:[\s*_]*(\S.*?)[\s*_]*$", re.MULTILINE | re.I
-)
+_ANSWER_LINE = re.compile(r"(?i)(?:the\s+)?(?:final\s+)?answer[\s*_]*:[\s*_]*(\S.*)")
+_DIGIT = re.compile(r"\d")
+#: characters of a line that may hold an answer, and before the last digit of a text that are looked at: both bound what
+#: a hostile text can cost
+_LINE, _WINDOW = 300, 600
 #: what may stand beside a number of running text: ``x2`` and ``2nd`` hold none, ``(1, 2)`` is one answer and not two
 _TUPLE = r"[(\[]\s*[-+\u2212]?\d[\d.]*(?:\s*,\s*[-+\u2212]?\d[\d.]*)+\s*[)\]]"
 _LAST = re.compile(rf"{_TUPLE}|(?<![A-Za-z_\d.]){QUANTITY}(?:\s*\\?%)?(?![A-Za-z_\d])")
@@ -37,14 +38,16 @@ def final_answer(text: str, unclosed_box: bool = False) -> str | None:
     said = without_thoughts(text)
     if _BOX.search(said):
         return last_boxed(said, unclosed_box)
-    marked = [line for line in _MARK.findall(said) if read_quantity(line) is not None]
-    if marked:
-        return str(marked[-1])
-    lines = _ANSWER_LINE.findall(said)
-    if lines:
-        line = str(lines[-1])
-        return line if read_quantity(line) is not None else _last_number(line) or line.rstrip(".")
-    return _last_number(said)
+    lines = [line.strip() for line in reversed(said.splitlines()) if len(line) <= _LINE]
+    marked = (line[4:].strip() for line in lines if line.startswith("####"))
+    value = next((text for text in marked if read_quantity(text) is not None), None)
+    if value is not None:
+        return value
+    answers = (_ANSWER_LINE.match(line.lstrip("*_#> ")) for line in lines)
+    found = next((match[1].rstrip("*_ ") for match in answers if match), None)
+    if found is None:
+        return _last_number(said)
+    return found if read_quantity(found) is not None else _last_number(found) or found.rstrip(".")
 
 
 def gold_answer(label: object) -> str:
@@ -81,5 +84,9 @@ def last_boxed(text: str, unclosed: bool = False) -> str | None:
 
 
 def _last_number(text: str) -> str | None:
-    found = [match[0].strip() for match in _LAST.finditer(text)]
-    return found[-1] if found else None
+    last = _DIGIT.search(text[::-1])
+    if last is None:
+        return None
+    end = len(text) - last.start()
+    found = _LAST.findall(text[max(0, end - _WINDOW) : end + _WINDOW])
+    return str(found[-1]).strip() if found else None

@@ -122,6 +122,7 @@ def _serve() -> None:
         found = parse(f"\\boxed{{{text}}}", [LatexExtractionConfig()], parsing_timeout=None)
         return [value for value in found if not isinstance(value, str)]
 
+    _verdict(read, r"x(x+1)", "x^2+x")  # the first one makes tables, which takes seconds
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(_verdict(read, *json.loads(line))), flush=True)
