@@ -23,6 +23,7 @@ from vime_core.algorithms.reinforce import ReinforcePlusPlus
 from vime_core.algorithms.returns import Discount, gae
 from vime_core.algorithms.sft import Sft
 from vime_core.api.algorithm import Advantages
+from vime_core.api.errors import TrainerError
 
 Result = tuple[torch.Tensor, dict[str, Pair]]
 
@@ -145,7 +146,7 @@ GRPO = Subject(Grpo(), "token_mean")
 def test_the_property_notices(subject: Subject, check: Callable[..., None]) -> None:
     for seed in range(2):
         case = random_case(seed, subject.algorithm.needs)
-        with pytest.raises(AssertionError):
+        with pytest.raises((AssertionError, TrainerError)):  # the step may notice before the property does
             check(subject, case, np.random.default_rng(seed))
 
 

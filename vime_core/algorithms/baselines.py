@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vime_core.algorithms.common import STD_EPS, broadcast_to_tokens, centered_rewards, sum_by
+from vime_core.algorithms.common import STD_EPS, broadcast_to_tokens, centered_rewards, group_stats_of, sum_by
 from vime_core.algorithms.grpo import CLIPPED, PolicyAlgorithm
 from vime_core.api import AlgorithmInfo, Options
 
@@ -21,15 +21,24 @@ class Rloo(PolicyAlgorithm):
     info = AlgorithmInfo(
         title="REINFORCE Leave-One-Out",
         source="Ahmadian et al. 2024, arXiv 2402.14740",
-        advantage="R - mean reward of the group's other rollouts = n / (n - 1) (R - mean of the group)",
+        advantage="R - mean reward of the group's other rollouts",
         loss=CLIPPED,
-        notes=("With one optimizer step a rollout the gradient is plain REINFORCE's.", "A group of one gets 0."),
+        notes=(
+            "With one optimizer step a rollout the gradient is plain REINFORCE's.",
+            "A rollout of several samples counts by their mean; for one of one sample this is n / (n - 1) (R - mean of "
+            "the group). A group of one gets 0.",
+        ),
     )
     group_based = True
 
     def advantages(self, batch: StepBatch, options: Options) -> torch.Tensor:
-        centered, stats = centered_rewards(batch)
-        return broadcast_to_tokens(batch, centered * stats.rollouts / (stats.rollouts - 1).clamp(min=1))
+        stats, reward = group_stats_of(batch), batch.t("reward").double()
+        _, rollout = torch.unique(batch.t("rollout"), return_inverse=True)
+        scored = stats.scored.double()
+        mine = sum_by(rollout, torch.where(stats.scored, reward, 0.0)) / sum_by(rollout, scored).clamp(min=1)
+        others = (stats.rollouts * stats.mean - mine) / (stats.rollouts - 1).clamp(min=1)
+        teaches = stats.scored & (stats.std > 0)
+        return broadcast_to_tokens(batch, torch.where(teaches, reward - others, 0.0))
 
 
 class Opo(PolicyAlgorithm):

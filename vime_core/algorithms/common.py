@@ -1,7 +1,11 @@
 """The arithmetic that algorithms share, each formula once, with its edge cases decided.
 
-Log ratios are clamped to +-20 before ``exp``. Statistics are float64 in two passes; a standard deviation below 1e-6
-counts as zero, so rounding is never blown up into an advantage. Groups and rollouts are named by id.
+Log ratios are clamped to +-20 before ``exp``. Statistics are float64 in two passes; values that differ by no more than
+rounding, relative to their size, are equal and have the standard deviation 0, so rounding is never blown up into an
+advantage. Groups and rollouts are named by id.
+
+One rule says who is in a group's statistics, for every estimator: the samples with a finite reward. What is not there,
+unscored or without a trainable token of its own, has none when the advantages are asked for (``prepare.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vime_core.api import TokenView
+from vime_core.api import ROUNDING, TokenView
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
@@ -70,7 +74,7 @@ class GroupStats:
     """Statistics of each sample's group, [N] each.
 
     Attributes:
-        mean, std: float64; std divides by n - 1 and is 0 where it is undefined or below 1e-6.
+        mean, std: float64; std divides by n - 1 and is 0 where it is undefined or the rewards are equal.
         rollouts: rollouts with a reward in the group.
         index: number of the group, 0 .. G-1.
         scored: the sample's reward is a finite number; others take no part.
@@ -101,9 +105,21 @@ def group_stats(reward: torch.Tensor, group: torch.Tensor, rollout: torch.Tensor
     rollouts = sum_by(group_index, part).round()
     mean = sum_by(group_index, part * value) / rollouts.clamp(min=1)
     variance = sum_by(group_index, part * (value - mean).square()) / (rollouts - 1).clamp(min=1)
-    std = variance.sqrt()
-    degenerate = (rollouts < 2) | (std < STD_EPS)
-    return GroupStats(mean, std.masked_fill(degenerate, 0.0), rollouts.long(), group_index, scored)
+    low, high = (_extreme(group_index, value, scored, how) for how in ("amin", "amax"))
+    degenerate = (rollouts < 2) | _equal(low, high)
+    return GroupStats(mean, variance.sqrt().masked_fill(degenerate, 0.0), rollouts.long(), group_index, scored)
+
+
+def _extreme(index: torch.Tensor, value: torch.Tensor, scored: torch.Tensor, how: str) -> torch.Tensor:
+    """[N] the smallest ("amin") or largest ("amax") score in the sample's group; 0 where there is none."""
+    start = torch.full((len(value),), torch.inf if how == "amin" else -torch.inf, dtype=value.dtype)
+    found = start.scatter_reduce(0, index[scored], value[scored], how)[index]
+    return torch.where(found.isfinite(), found, 0.0)
+
+
+def _equal(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """As :func:`vime_core.api.equal_rewards`."""
+    return high - low <= ROUNDING * torch.maximum(low.abs(), high.abs())
 
 
 def group_stats_of(batch: StepBatch) -> GroupStats:
@@ -147,14 +163,14 @@ def sum_by(index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def whiten(x: torch.Tensor, mask: torch.Tensor, *, eps: float = 1e-8) -> torch.Tensor:
     """[R] float32 ``(x - mean) / sqrt(var + eps)`` over the trainable tokens of the whole step, 0 elsewhere.
 
-    var divides by n - 1. One token, or values that differ by rounding only (std below 1e-6), give 0.
+    var divides by n - 1. One token, or values that are equal up to rounding, give 0.
     """
     chosen = x[mask].double()
     out = torch.zeros(x.shape, dtype=torch.float32)
     if len(chosen) < 2:
         return out
-    centered = chosen - chosen.mean()
-    variance = centered.square().sum() / (len(chosen) - 1)
-    if variance.sqrt() >= STD_EPS:
+    if not bool(_equal(chosen.min(), chosen.max())):
+        centered = chosen - chosen.mean()
+        variance = centered.square().sum() / (len(chosen) - 1)
         out[mask] = (centered / (variance + eps).sqrt()).float()
     return out

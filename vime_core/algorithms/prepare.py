@@ -1,10 +1,11 @@
 """The stages that run once a step, on the whole batch, alike on every rank: select, advantages, weights, correction.
 
-Order: penalties go into the rewards; selection, so that a sample that does not count is in no denominator; advantages
-over *all* samples, because a sample that is not trained on (truncated, say) still had its reward and belongs in its
-group's baseline; whitening, the teacher's term, and corrections, which see the final advantages; weights last, one set
-for each optimizer step, counted over that step's samples on all ranks. As every rank holds the whole batch, none of
-this needs communication.
+Order: penalties go into the rewards; selection, so that a sample that does not count is in no denominator; what is not
+there, a sample without a trainable token of its own, loses its reward; advantages over all that have one, because a
+sample that is there and not trained on (truncated, say) still had its reward and belongs in its group's baseline;
+whitening, the teacher's term, and corrections, which see the final advantages; weights last, one set for each
+optimizer step, counted over that step's samples on all ranks. As every rank holds the whole batch, none of this needs
+communication.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from vime_core.algorithms.common import group_stats_of, whiten
@@ -84,6 +86,7 @@ def prepare_step(objective: Objective, batch: StepBatch) -> Prepared:
     _check_needs(objective, batch)
     batch, metrics = _shape_rewards(batch, loss_config)
     selected = _selected(objective, batch)
+    batch, selected = _without_absent(objective, batch, selected)
     mask = batch.t("mask") & selected[batch.seg()]
     known = {column: batch.t(column) for column in sorted(objective.needs & _ALWAYS_FINITE)}
     _require_finite(batch, mask, known, f"algorithm {algorithm.name!r}")
@@ -171,8 +174,8 @@ def sampler_as_old(batch: StepBatch) -> StepBatch:
 
 def overlong_penalty(lengths: torch.Tensor, longest: int, buffer: int, factor: float = 1.0) -> torch.Tensor:
     """[N] float64 ``factor * min(0, -(length - (longest - buffer)) / buffer)`` (Yu 2025, DAPO, arXiv 2503.14476): 0 up
-    to ``longest - buffer`` tokens, ``-factor`` at ``longest``. lengths: [N] response tokens."""
-    return factor * (-(lengths.double() - (longest - buffer)) / buffer).clamp(max=0.0)
+    to ``longest - buffer`` tokens, ``-factor`` at ``longest`` and beyond. lengths: [N] sampled tokens."""
+    return factor * (-(lengths.double() - (longest - buffer)) / buffer).clamp(min=-1.0, max=0.0)
 
 
 def _shape_rewards(batch: StepBatch, config: LossConfig) -> tuple[StepBatch, dict[str, float]]:
@@ -180,7 +183,8 @@ def _shape_rewards(batch: StepBatch, config: LossConfig) -> tuple[StepBatch, dic
     if not config.overlong_buffer_len:
         return batch, {}
     bounds = (config.max_response_len, config.overlong_buffer_len, config.overlong_penalty_factor)
-    penalty = overlong_penalty(batch.t("response_lengths"), *bounds)
+    sampled = torch.zeros(len(batch), dtype=torch.int64).index_add_(0, batch.seg(), (batch.t("version") >= 0).long())
+    penalty = overlong_penalty(sampled, *bounds)  # observations are not the model's words
     scored = penalty[torch.isfinite(batch.t("reward"))]
     metrics = {"overlong_penalty": float(scored.mean())} if len(scored) else {}
     return replace(batch, reward=batch.reward + penalty.numpy()), metrics
@@ -190,9 +194,17 @@ def _selected(objective: Objective, batch: StepBatch) -> torch.Tensor:
     """[N] bool."""
     selected = objective.algorithm.select(batch, objective.options)
     _check_shape(objective, "select", selected, len(batch))
+    return selected
+
+
+def _without_absent(objective: Objective, batch: StepBatch, selected: torch.Tensor) -> tuple[StepBatch, torch.Tensor]:
+    """(the batch in which what is not there has no reward, [N] samples that count)."""
     if "reward" in objective.algorithm.needs:
         selected = selected & torch.isfinite(batch.t("reward"))
-    return selected & ~batch.t("truncated") if objective.loss_config.mask_truncated_samples else selected
+        batch = replace(batch, reward=np.where(batch.trainable_counts().numpy() > 0, batch.reward, np.nan))
+    if objective.loss_config.mask_truncated_samples:
+        selected = selected & ~batch.t("truncated")
+    return batch, selected
 
 
 def _advantages(objective: Objective, batch: StepBatch, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

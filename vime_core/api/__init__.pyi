@@ -21,9 +21,11 @@ from .errors import TargetMissed as TargetMissed
 from .errors import TrainerError as TrainerError
 from .errors import UsageError as UsageError
 from .errors import VimeError as VimeError
+from .reward import ROUNDING as ROUNDING
 from .reward import Score as Score
 from .reward import Unscored as Unscored
 from .reward import Verdict as Verdict
+from .reward import equal_rewards as equal_rewards
 from .rollout import GenerateReply as GenerateReply
 from .rollout import GenerateRequest as GenerateRequest
 from .rollout import GenerationClient as GenerationClient

@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from vime_core.api.sample import Sample
 
 
+#: rewards whose range is this share of their size differ by rounding only: eight last places of float32
+ROUNDING = 2.0**-20
+
+
+def equal_rewards(low: float, high: float) -> bool:
+    """Whether all of a group's rewards, from ``low`` to ``high``, are one value up to rounding relative to its size."""
+    return high - low <= ROUNDING * max(abs(low), abs(high))
+
+
 @dataclass(frozen=True)
 class Score:
     """A reward. ``value`` must be finite; ``parts`` are logged by name."""

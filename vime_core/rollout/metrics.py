@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from math import isfinite
 from statistics import median
 
-from vime_core.api import Group, Sample, Score, Status
+from vime_core.api import Group, Sample, Score, Status, equal_rewards
 from vime_core.data import GroupOutcome
 from vime_core.rollout.driver import Collected
-from vime_core.rollout.filters import TOLERANCE, reward_values, spread
+from vime_core.rollout.filters import reward_values
 
 #: a text is repetitive when its tail compresses by more than this factor
 _RATIO, _TAIL, _SHORTEST = 10.0, 10_000, 200
@@ -89,7 +89,7 @@ def _zero_std(groups: Sequence[Group]) -> dict[str, float]:
     counts: Counter[float] = Counter()
     for group in groups:
         values = reward_values(group.samples)
-        if len(values) > 1 and spread(values) <= TOLERANCE:
+        if len(values) > 1 and equal_rewards(min(values), max(values)):
             counts[round(values[0], 1) + 0.0] += 1
     return {f"rollout/zero_std/count_{value:g}": float(n) for value, n in counts.items()}
 
