@@ -25,6 +25,7 @@ from vime_core.api import (
 )
 from vime_core.rollout.scoring import Scorer, describe
 from vime_core.rollout.teacher import TeacherScorer
+from vime_core.rollout.trained_sampling import TrainedSampling
 
 
 class Gate(GenerationClient):
@@ -99,6 +100,7 @@ class GroupRunner:
         scorer: None where there is no reward.
         timeout: seconds for the generation of one group.
         teacher: asked for its log-probs of what was generated; None without distillation.
+        trained: the samples are trained on, so that only the distribution of ``params`` may be sampled.
     """
 
     generator: RolloutGenerator
@@ -107,6 +109,7 @@ class GroupRunner:
     scorer: Scorer | None
     timeout: float
     teacher: TeacherScorer | None = None
+    trained: bool = False
 
     async def run(self, in_flight: InFlightGroup) -> None:
         """Bring a group as far as it goes: finished and scored, aborted, or with an error. Raises if cancelled only."""
@@ -135,9 +138,10 @@ class GroupRunner:
 
     async def _generate(self, in_flight: InFlightGroup) -> None:
         group = in_flight.group
+        client = TrainedSampling(self.gate, self.params.temperature) if self.trained else self.gate
         try:
             async with asyncio.timeout(self.timeout) as deadline:
-                samples = await self.generator.generate(group.samples, self.gate, self.params)
+                samples = await self.generator.generate(group.samples, client, self.params)
         except TimeoutError as error:
             if not deadline.expired():
                 raise

@@ -140,7 +140,8 @@ class RolloutWorker:
         path = rollout.dynamic_sampling_filter_path
         keep = None if path is None or supervised else plugins.filters.resolve(path)
         params = SamplingParams(max_tokens=0) if supervised else train_params(config)
-        runner = GroupRunner(self._generator, self.gate, params, scorer, rollout.generate_timeout_secs, self.teacher)
+        timeout, trained = rollout.generate_timeout_secs, not supervised
+        runner = GroupRunner(self._generator, self.gate, params, scorer, timeout, self.teacher, trained)
         return RolloutDriver(self._data, self.ledger, runner, Bounds.of(config), keep)
 
     def _make_evaluation(self, plugins: Plugins, context: RolloutContext) -> Evaluation | None:

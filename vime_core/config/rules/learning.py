@@ -75,10 +75,21 @@ def _reads(known: Iterable[str]) -> str:
     return f"(it reads: {', '.join(known) or 'no options'})"
 
 
+#: vLLM raises what is below to this (``vllm/sampling_params.py``), but for 0
+LEAST_TEMPERATURE = 0.01
+
+
 def comparable_log_probs(config: Config, facts: Facts) -> Iterator[str]:
-    """The trainer's log-probs are those of the whole distribution."""
+    """The trainer's log-probs are those of the whole distribution, at the temperature that is asked for."""
+    if config.eval.eval_temperature is not None and 0 < config.eval.eval_temperature < LEAST_TEMPERATURE:
+        yield f"{flag(config, 'eval_temperature')}: vLLM samples at {LEAST_TEMPERATURE}; give it, or 0 (greedy)"
     if is_sft(config):
         return
+    if 0 < config.rollout.rollout_temperature < LEAST_TEMPERATURE:
+        yield (
+            f"{flag(config, 'rollout_temperature')}: vLLM samples at {LEAST_TEMPERATURE} instead, and the trainer "
+            f"would compute with another; give at least {LEAST_TEMPERATURE}"
+        )
     for name, off in (("rollout_top_p", 1.0), ("rollout_top_k", -1)):
         if getattr(config.rollout, name) != off:
             yield (
