@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.train_ranks import make_batch, make_config
+from vime_core.batch.step_batch import StepBatch
 from vime_core.runtime.ports import free_port
 
 
@@ -19,12 +20,14 @@ def train(
     save: Path | None = None,
     losses: Path | None = None,
     between: Callable[[Any], None] = lambda worker: None,
+    batch_of: Callable[[int], StepBatch] = make_batch,
     **sections: dict[str, Any],
 ) -> dict[str, Any]:
     """``rows``: metrics of each step. ``scores``: log-probs of a probe before the first step and after each.
 
     Args:
-        first: number of the first step; step k trains on batch k. resume, save: folder of a checkpoint to start from
+        first: number of the first step; step k trains on batch k, which is
+            ``batch_of(k)``. resume, save: folder of a checkpoint to start from
             and to leave. losses: folder for what each step's loss is computed from. between: gets the worker before
             each step.
         sections: values of configuration sections.
@@ -39,7 +42,7 @@ def train(
         rows, scores = [], [_score(worker)]
         for step in range(first, first + steps):
             between(worker)
-            rows.append(worker.train(step, make_batch(step)))
+            rows.append(worker.train(step, batch_of(step)))
             scores.append(_score(worker))
         if save is not None:
             save.mkdir(parents=True)

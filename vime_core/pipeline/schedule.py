@@ -52,7 +52,8 @@ def schedule(config: Config, prompts_per_epoch: int, meta: Mapping[str, Any] | N
 
 def _check_warmup(config: Config, updates: int) -> None:
     warmup, length = config.megatron.lr_warmup_iters, config.megatron.lr_decay_iters or updates
-    if warmup >= length:
+    constant = config.megatron.lr_decay_style == "constant"
+    if warmup > length if constant else warmup >= length:
         raise ConfigError(
             f"lr_warmup_iters {warmup} leaves nothing of the schedule's {length} optimizer steps: lower "
             "--lr-warmup-iters or raise --lr-decay-iters"

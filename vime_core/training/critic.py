@@ -114,7 +114,8 @@ class Critic:
 
         micro_batches = plan.micro_batches[self.runner.layout.dp_rank]
         parts = self.runner.through(prepared.batch, micro_batches, _values, loss, gradient=True)
-        return {**self.runner.total(parts), **self.optimizer.step()}
+        update = self.optimizer.step() if bool((whole[2] != 0).any()) else self.optimizer.skip()
+        return {**self.runner.total(parts), **update}
 
     def _check_tokens(self, batch: StepBatch) -> None:
         largest = int(batch.tokens.max())

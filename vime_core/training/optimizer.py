@@ -24,7 +24,6 @@ class Optimizer:
     def build(cls, config: Config, chunks: list[torch.nn.Module], total_steps: int) -> Optimizer:
         """``total_steps`` is the number of optimizer steps of the run, the default length of the schedule."""
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-        from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
         m = config.megatron
         values: dict[str, Any] = {
@@ -42,22 +41,7 @@ class Optimizer:
         }
         values |= _fields_of(OptimizerConfig, config.megatron_extra)
         inner = get_megatron_optimizer(OptimizerConfig(**values), chunks)
-        decay = m.lr_decay_iters or max(total_steps, 1)
-        scheduler = OptimizerParamScheduler(
-            inner,
-            init_lr=0.0,
-            max_lr=m.lr,
-            min_lr=m.min_lr,
-            lr_warmup_steps=m.lr_warmup_iters,
-            lr_decay_steps=decay,
-            lr_decay_style=m.lr_decay_style,
-            start_wd=m.weight_decay,
-            end_wd=m.weight_decay,
-            wd_incr_steps=max(total_steps, 1),
-            wd_incr_style="constant",
-            use_checkpoint_opt_param_scheduler=False,
-        )
-        return cls(inner, scheduler)
+        return cls(inner, schedule_of(config, inner, total_steps))
 
     def zero_grad(self) -> None:
         self.inner.zero_grad()
@@ -68,12 +52,16 @@ class Optimizer:
         overflow = self.inner.prepare_grads()
         norm = float("nan") if overflow else float(self.inner.get_grad_norm())
         if not math.isfinite(norm):
-            return {"grad_norm": norm, "skipped": 1.0, **self.learning_rates()}
-        # Warm-up starts at step 1: with Megatron's own order the first update would have rate 0 and change nothing.
-        self.scheduler.step(1)
+            return {"grad_norm": norm, **self.skip()}
+        set_rate(self.scheduler)
         self._clip(norm)
         self.inner.step_with_ready_grads()
+        self.scheduler.num_steps += 1
         return {"grad_norm": norm, "skipped": 0.0, **self.learning_rates()}
+
+    def skip(self) -> dict[str, float]:
+        """What :meth:`step` returns for an update that is not made."""
+        return {"skipped": 1.0, **self.learning_rates()}
 
     def _clip(self, norm: float) -> None:
         from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
@@ -118,14 +106,46 @@ class Optimizer:
                     optimizer.state[param] = {k: v.clone() for k, v in mine.items()}
 
 
+def schedule_of(config: Config, inner: Any, total_steps: int) -> Any:
+    """Megatron's ``OptimizerParamScheduler`` over the parameter groups of ``inner``; its ``num_steps`` are updates that
+    were made."""
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+    m = config.megatron
+    # a constant rate may warm up for the whole run; Megatron wants a schedule that is longer
+    decay = max(m.lr_decay_iters or max(total_steps, 1), m.lr_warmup_iters + 1)
+    return OptimizerParamScheduler(
+        inner,
+        init_lr=0.0,
+        max_lr=m.lr,
+        min_lr=m.min_lr,
+        lr_warmup_steps=m.lr_warmup_iters,
+        lr_decay_steps=decay,
+        lr_decay_style=m.lr_decay_style,
+        start_wd=m.weight_decay,
+        end_wd=m.weight_decay,
+        wd_incr_steps=max(total_steps, 1),
+        wd_incr_style="constant",
+        use_checkpoint_opt_param_scheduler=False,
+    )
+
+
+def set_rate(scheduler: Any) -> None:
+    """The rate of the next update, so that none is made for nothing: warm-up begins above 0 and is over at its last
+    update; a decay begins at its first, and would reach its end with the update after the last."""
+    done = scheduler.num_steps
+    scheduler.num_steps = done + 1 if done < scheduler.lr_warmup_steps else done
+    scheduler.step(0)
+    scheduler.num_steps = done
+
+
 def mean_of_steps(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Metrics averaged over the optimizer steps of one rollout step; skipped ones are counted, not averaged."""
-    names = {name for one in done for name in one}
-    values = {name: [one[name] for one in done if name in one] for name in names}
-    means = {name: sum(x) / len(x) for name, x in values.items()}
-    means["skipped_steps"] = sum(values["skipped"])
-    means.pop("skipped")
-    return means
+    """Metrics averaged over the optimizer steps of one rollout step; skipped ones are counted as ``skipped_steps``, not
+    averaged. Where all were skipped only the rates are left."""
+    made = [one for one in done if not one["skipped"]]
+    names = {name for one in made for name in one} | {name for name in done[0] if name.startswith("lr-")}
+    values = {name: [one[name] for one in made or done if name in one] for name in names - {"skipped"}}
+    return {name: sum(x) / len(x) for name, x in values.items()} | {"skipped_steps": float(len(done) - len(made))}
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

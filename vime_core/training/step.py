@@ -194,8 +194,9 @@ class TrainStep:
         parts = self.passes.train(
             prepared.batch, mine, loss, entropy=loss_config.entropy_coef != 0.0, topk_ids=topk_ids
         )
-        metrics = {**self.passes.total([part.pairs for part in parts]), **self.optimizer.step()}
-        return _Done(plan, metrics, parts)
+        # without a trainable token there is no gradient, and weight decay alone is no update
+        update = self.optimizer.step() if bool((weight != 0).any()) else self.optimizer.skip()
+        return _Done(plan, {**self.passes.total([part.pairs for part in parts]), **update}, parts)
 
     @property
     def _reduce(self) -> Reduce | None:
