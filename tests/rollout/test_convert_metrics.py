@@ -37,8 +37,12 @@ def test_batch_of_groups_of_different_sizes_keeps_group_ids(group):
 
 
 def test_no_reward_is_never_a_zero(group):
+    first, second = to_batch([group([1.0, Unscored("x")])]).reward
+    assert (first, math.isnan(second)) == (1.0, True)
+    unjudged = group([1.0])
+    unjudged.samples[0].reward = None
     with pytest.raises(ValueError, match="has no score"):
-        to_batch([group([1.0, Unscored("x")])])
+        to_batch([unjudged])
     assert all(math.isnan(x) for x in to_batch([group([Unscored("x")])], rewarded=False).reward)
     pending = group([1.0])
     pending.samples[0].status = Status.ABORTED
@@ -66,6 +70,7 @@ def test_metrics_by_name(group):
         "rollout/truncated_ratio": 0.25,
         "rollout/repetition_frac": 0.0,
         "rollout/raw_reward": 0.5,
+        "rollout/unscored_samples": 0.0,
         "rollout/reward_parts/format_x": 1.0,
         "rollout/staleness/mean": 1.0,
         "rollout/staleness/max": 2.0,

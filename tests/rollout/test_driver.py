@@ -19,6 +19,7 @@ from vime_core.rollout.driver import Bounds, RolloutDriver
 from vime_core.rollout.filters import check_reward_nonzero_std
 from vime_core.rollout.generate import Generate, RolloutContext
 from vime_core.rollout.group_runner import Gate, GroupRunner
+from vime_core.rollout.metrics import step_metrics
 from vime_core.rollout.sampling import train_params
 from vime_core.rollout.scoring import Scorer
 
@@ -195,8 +196,16 @@ def test_reward_that_always_raises_ends_the_run_at_once_with_reasons(bench, clie
     assert len(made.client.calls) <= 8
 
 
-def test_one_unscored_sample_drops_its_group_only(bench, client):
-    made = bench(client("12"), reward=lambda s: Unscored("no verdict") if s.rollout == 3 else 1.0)
+def test_an_unscored_sample_is_not_there_and_its_siblings_are_trained_on(bench, client):
+    made = bench(client("12"), reward=lambda s: Unscored("no verdict") if s.rollout == 3 else float(s.rollout))
+    collected = made.collect(4)
+    assert [g.id for g in collected.groups] == [0, 1, 2, 3]
+    assert [isinstance(s.reward, Unscored) for s in collected.groups[1].samples].count(True) == 1
+    assert step_metrics(collected)["rollout/unscored_samples"] == 1.0
+
+
+def test_a_group_without_any_score_is_dropped(bench, client):
+    made = bench(client("12"), reward=lambda s: Unscored("no verdict") if s.group == 1 else 1.0)
     collected = made.collect(4)
     assert [g.id for g in collected.groups] == [0, 2, 3, 4]
     assert collected.reasons(GroupOutcome.UNSCORED) == {"no verdict": 1}

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from vime_core.api.errors import ConfigError, DataError, PluginError, RewardError
+from vime_core.config.expression import parse
+from vime_core.observe.columns import evaluation_text
 from vime_core.plugin.plugins import Plugins
 from vime_core.rollout.worker import RolloutWorker
 
@@ -107,6 +109,29 @@ def test_evaluation_without_results_is_an_error_or_counted(config, client, plugi
     _, figures = run(partly)
     assert figures["eval/e-without_result"] == 1.0
     assert figures["eval/e"] == 0.0
+    assert figures["eval/e-unscored_ratio"] == 1 / 8
+
+
+JUDGE = """
+from vime_core import Unscored
+
+def score(sample):
+    return Unscored("no verdict") if int(sample.label) > 3 else float(sample.response.startswith(sample.label))
+"""
+
+
+def test_an_evaluation_shows_what_has_no_score_and_its_target_counts_it(config, client, plugins, tmp_path):
+    """5 prompts: one right, two wrong, two that nobody can judge."""
+    (tmp_path / "judge.py").write_text(JUDGE)
+    made = config(5, reward=f"{tmp_path}/judge.py:score")
+    made = made.replace("eval", eval_prompt_data=["e", made.data.prompt_data[0]])
+    _, figures = run(RolloutWorker(made, plugins, client("01")))
+    assert figures["eval/e"] == pytest.approx(1 / 3)
+    assert figures["eval/e-strict"] == pytest.approx(0.2)
+    assert figures["eval/e-unscored_ratio"] == pytest.approx(0.4)
+    assert evaluation_text(1, figures).startswith("eval after 1 steps: e 0.333 (40 % unscored)")
+    assert not parse("eval/e >= 0.3").holds(figures)
+    assert parse("eval/e >= 0.2").holds(figures)
 
 
 def test_supervised_steps_need_no_engine_and_no_reward(config, tokenizer, plugins):

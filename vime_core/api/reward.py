@@ -29,7 +29,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Unscored:
-    """The sample could not be judged. Its group is dropped and counted; it is never trained on as a zero."""
+    """The sample could not be judged. It is counted and never trained on as a zero: for the others of its group it is
+    not there, and a group without any score is dropped."""
 
     reason: str
 

@@ -30,13 +30,15 @@ class Expression:
     number: float
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
-        """Whether it is true of these metrics. Raises ConfigError when the metric is not among them."""
+        """Whether it is true of these metrics, and of an evaluation's strict value, to which an answer without a score
+        adds nothing. Raises ConfigError when the metric is not among them."""
         if self.metric not in metrics:
             known = ", ".join(sorted(metrics)) or "none"
             raise ConfigError(
                 f"no metric {self.metric!r} to compare{did_you_mean(self.metric, metrics)} (there: {known})"
             )
-        return _OPERATORS[self.operator](metrics[self.metric], self.number)
+        value = metrics.get(f"{self.metric}-strict", metrics[self.metric])
+        return _OPERATORS[self.operator](value, self.number)
 
     def __str__(self) -> str:
         return f"{self.metric} {self.operator} {self.number:g}"

@@ -69,11 +69,17 @@ COLUMNS = (
 
 
 def evaluation_text(step: int, metrics: Mapping[str, Any]) -> str:
-    """``eval after 12 steps: addition 0.934``: the result of each evaluation set."""
-    results = {name.removeprefix("eval/"): value for name, value in metrics.items() if _is_result(name)}
-    listed = ", ".join(f"{name} {MISSING if value is None else number(value)}" for name, value in results.items())
+    """``eval after 12 steps: addition 0.934 (2 % unscored)``: the result of each evaluation set."""
+    listed = ", ".join(_result(name, metrics) for name in metrics if _is_result(name))
     return f"eval after {step} steps: {listed or MISSING}"
 
 
+def _result(name: str, metrics: Mapping[str, Any]) -> str:
+    value, missing = metrics[name], metrics.get(f"{name}-unscored_ratio") or 0.0
+    beside = f" ({100 * missing:.3g} % unscored)" if missing else ""
+    return f"{name.removeprefix('eval/')} {MISSING if value is None else number(value)}{beside}"
+
+
 def _is_result(name: str) -> bool:
-    return name.startswith("eval/") and name.count("/") == 1 and name != "eval/step" and "-truncated_ratio" not in name
+    beside = ("-truncated_ratio", "-unscored_ratio", "-strict")
+    return name.startswith("eval/") and name.count("/") == 1 and name != "eval/step" and not name.endswith(beside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -16,6 +17,7 @@ from vime_core.api import (
     Score,
     Status,
     TokenStream,
+    Unscored,
 )
 from vime_core.batch import StepBatch
 from vime_core.data import nan_to_null, sample_to_json
@@ -30,7 +32,7 @@ def to_batch(groups: Sequence[Group], *, rewarded: bool = True, streams: Sequenc
     """The samples of the groups, in order.
 
     Args:
-        rewarded: otherwise there are no rewards, and the batch holds NaN.
+        rewarded: otherwise there are no rewards, and the batch holds NaN, as it does for an unscored sample.
         streams: each becomes a column of its name.
 
     Raises:
@@ -64,6 +66,8 @@ def _flat(parts: Iterable[Sequence[Any]], dtype: str, size: int) -> np.ndarray:
 
 
 def _value(sample: Sample) -> float:
+    if isinstance(sample.reward, Unscored):
+        return math.nan
     if not isinstance(sample.reward, Score):
         raise ValueError(f"{sample.name} has no score: {sample.reward}")
     return sample.reward.value

@@ -85,7 +85,9 @@ class Evaluation:
             )
         samples = [sample for group in good for sample in group.samples]
         scores = [sample.reward.value for sample in samples if isinstance(sample.reward, Score)]
-        figures = {name: sum(scores) / len(scores)} if scores else {}
+        asked = len(groups) * self.n_samples
+        figures = {f"{name}-strict": sum(scores) / asked, f"{name}-unscored_ratio": 1 - len(scores) / asked}
+        figures |= {name: sum(scores) / len(scores)} if scores else {}
         if bad:
             figures[f"{name}-without_result"] = float(bad.total())
         figures |= truncated_ratio(samples, f"{name}-truncated_ratio") | length_metrics(samples, name)

@@ -20,6 +20,7 @@ from vime_core.api import (
     RolloutGenerator,
     Sample,
     SamplingParams,
+    Score,
     Status,
     Unscored,
 )
@@ -84,7 +85,9 @@ class InFlightGroup:
 
     @property
     def unscored(self) -> str:
-        """Reason of the first sample without a score, or "" if all have one."""
+        """Why none of the samples has a score; "" where one has: those without are then not there for the others."""
+        if any(isinstance(sample.reward, Score) for sample in self.group.samples):
+            return ""
         return next((s.reward.reason for s in self.group.samples if isinstance(s.reward, Unscored)), "")
 
     def __str__(self) -> str:

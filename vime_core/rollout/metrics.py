@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import isfinite
 from statistics import median
 
-from vime_core.api import Group, Sample, Score, Status, equal_rewards
+from vime_core.api import Group, Sample, Score, Status, Unscored, equal_rewards
 from vime_core.data import GroupOutcome
 from vime_core.rollout.driver import Collected
 from vime_core.rollout.filters import reward_values
@@ -66,6 +66,8 @@ def _rewards(samples: Sequence[Sample]) -> dict[str, float]:
             if isfinite(value):
                 parts.setdefault(name.replace("/", "_"), []).append(value)
     figures = _mean([score.value for score in scores], "rollout/raw_reward")
+    unscored = sum(isinstance(sample.reward, Unscored) for sample in samples)
+    figures |= {"rollout/unscored_samples": float(unscored)} if scores or unscored else {}
     for name, values in parts.items():
         figures |= _mean(values, f"rollout/reward_parts/{name}")
     return figures
