@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,37 @@ def test_what_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
         explain_sample(read_loss_inputs(tmp_path / "loss", 7), algorithm_of("grpo"), 999)
     assert main(["explain", "loss", "--run", str(tmp_path), "--step", "8", "--sample", "0"]) == 2
     assert "no loss inputs of step 8 (there are: 7)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("gspo", "one a sequence"), ("gmpo", "one a sequence"), ("dppo", "sampler")]
+)
+def test_the_ratio_is_the_one_that_the_algorithm_used(tmp_path: Path, name: str, kind: str) -> None:
+    keep(tmp_path, name, "sample_mean", LossConfig())
+    inputs = read_loss_inputs(tmp_path / "loss", 7)
+    checked = 0
+    for i in range(len(inputs.columns["reward"])):
+        c = explain_sample(inputs, algorithm_of(name), i).columns
+        trained = c["trained"]
+        shown, own = c["ratio"][trained], (c["logp"] - c["old"]).exp()[trained]
+        if len(shown) < 2:
+            continue
+        checked += 1
+        if kind == "sampler":
+            mu = c["sampler"][trained]
+            torch.testing.assert_close(shown, torch.where(mu.isnan(), 1.0, (c["logp"][trained] - mu).exp()))
+        else:
+            assert len(set(shown.tolist())) == 1
+            if name == "gspo":
+                assert float(shown[0]) == pytest.approx(float(own.log().mean().exp()))
+    assert checked
+
+
+def test_there_is_no_percentage_of_next_to_nothing(tmp_path: Path) -> None:
+    keep(tmp_path, "grpo", "token_mean", LossConfig())
+    e = explain_sample(read_loss_inputs(tmp_path / "loss", 7), algorithm_of("grpo"), 2)
+    assert e.mass >= abs(e.total)
+    assert "% of it)" in "\n".join(lines(replace(e, total=0.5 * e.mass)))
+    text = "\n".join(lines(replace(e, total=1e-9 * e.mass)))
+    assert "%" not in text
+    assert "which is next to nothing" in text

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from vime_core.api.errors import ConfigError
+from vime_core.config.catalogue import Catalogue
 from vime_core.config.flags import split
 from vime_core.config.resolution import resolve
 from vime_core.config.sections import Config
@@ -32,6 +33,17 @@ def test_spellings() -> None:
     assert read("--rollout-stop=--", "--rollout-stop", "a", "b").rollout.rollout_stop == ["--", "a", "b"]
     assert read("--prompt-data", "a", "b", "--prompt-data", "c").data.prompt_data == ["a", "b", "c"]
     assert read("--algorithm-options", '{"delta": 4.0}').algorithm.algorithm_options == {"delta": 4.0}
+
+
+def test_no_flag_is_a_double_negative() -> None:
+    """What Megatron spells --no-save-optim is the negative of --save-optim."""
+    assert not read("--no-save-optim", "--no-load-optim").model.save_optim
+    assert read().model.save_optim
+    assert read().model.load_optim
+    negative = [key.name for key in Catalogue().all() if key.name.startswith(("no_", "not_", "without_"))]
+    assert negative == []
+    with pytest.raises(ConfigError, match="--no-no-save-optim"):
+        read("--no-no-save-optim")
 
 
 def test_a_flag_replaces_the_list_of_a_lower_layer(recipe: Callable[[str], str]) -> None:

@@ -64,6 +64,17 @@ def test_plain_lines():
     ]
 
 
+def test_a_resumed_stage_counts_from_its_first_step_to_the_last():
+    stream = io.StringIO()
+    view = PlainProgress(stream, Clock())
+    view.stage("grpo", 59, 57)
+    view.step(57, {})
+    view.step(58, {})
+    first, *steps = stream.getvalue().splitlines()
+    assert first == "grpo: 59 steps, resumed at step 57"
+    assert [line.split("  ")[0] for line in steps] == ["grpo step 57 (58/59)", "grpo step 58 (59/59)"]
+
+
 def test_a_stage_without_a_number_of_steps():
     stream = io.StringIO()
     view = PlainProgress(stream, Clock())

@@ -57,6 +57,6 @@ def test_weights_without_the_optimizer_are_where_training_goes_on(folders: dict[
     """The optimizer's own float32 copies follow the loaded weights; else the first update would undo the load."""
     bf16 = {"megatron": {"bf16": True, "lr": 1e-3}}
     trained = train(folders["policy"], 3, save=tmp_path / "saved", **bf16)
-    still = {"megatron": {"bf16": True, "lr": 0.0}, "model": {"no_load_optim": True}}
+    still = {"megatron": {"bf16": True, "lr": 0.0}, "model": {"load_optim": False}}
     resumed = train(folders["policy"], 1, first=3, resume=tmp_path / "saved", **still)
     assert resumed["scores"] == [trained["scores"][-1]] * 2

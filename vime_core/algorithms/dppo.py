@@ -34,10 +34,18 @@ class Dppo(Grpo):
         self, view: TokenView, advantage: torch.Tensor, options: Options
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         low, high = clip_range(options)
-        now = view.logp.detach()
-        mu = view.extra["rollout_logp"].to(now.dtype)
-        mu = torch.where(mu.isnan(), now, mu)
-        moved = now.exp() - mu.exp()
+        moved = view.logp.detach().exp() - _sampler(view).exp()
         below, above = (advantage < 0) & (-moved > low), (advantage > 0) & (moved > high)
-        r = bounded_exp(view.logp - mu)
+        r = self.used_ratio(view, advantage, options)
         return torch.where(below | above, 0.0, -r * advantage), clip_fractions(below, above)
+
+    def used_ratio(self, view: TokenView, advantage: torch.Tensor, options: Options) -> torch.Tensor:
+        """[r] to the sampler."""
+        return bounded_exp(view.logp - _sampler(view))
+
+
+def _sampler(view: TokenView) -> torch.Tensor:
+    """[r] its log-probs; the policy's own where it gave none."""
+    now = view.logp.detach()
+    mu = view.extra["rollout_logp"].to(now.dtype)
+    return torch.where(mu.isnan(), now, mu)

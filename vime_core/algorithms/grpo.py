@@ -45,6 +45,10 @@ class PolicyAlgorithm(Algorithm):
         """[r] what is clipped."""
         return ratio(view)
 
+    def used_ratio(self, view: TokenView, advantage: torch.Tensor, options: Options) -> torch.Tensor:
+        """[r] what advantages are multiplied by, before any clip of it: for those who read the loss."""
+        return self.ratio(view)
+
     def surrogate(
         self, view: TokenView, advantage: torch.Tensor, options: Options
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:

@@ -54,7 +54,13 @@ class Gmpo(Grpo):
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         low, high = clip_range(options)
         d = view.logp - view.old_logp
-        bounded = torch.where(advantage < 0, d.clamp(min=-low), d.clamp(max=high))
-        s = view.broadcast_to_tokens(bounded_exp(view.seq_mean(bounded)))
+        s = self.used_ratio(view, advantage, options)
         fractions = clip_fractions((advantage < 0) & (d < -low), (advantage > 0) & (d > high))
         return -advantage * s, drift(view, self.ratio(view)) | fractions
+
+    def used_ratio(self, view: TokenView, advantage: torch.Tensor, options: Options) -> torch.Tensor:
+        """[r] the geometric mean of the sample's clipped ratios."""
+        low, high = clip_range(options)
+        d = view.logp - view.old_logp
+        bounded = torch.where(advantage < 0, d.clamp(min=-low), d.clamp(max=high))
+        return view.broadcast_to_tokens(bounded_exp(view.seq_mean(bounded)))

@@ -50,8 +50,8 @@ class ModelSection:
     save: str | None = opt(None, "folder for vime checkpoints; {run} is the run folder")
     save_interval: int | None = opt(None, "steps between checkpoints")
     save_hf: str | None = opt(None, "folder for a Hugging Face export at the end; {run} is the run folder")
-    no_save_optim: bool = opt(False, "leave the optimizer out of checkpoints")
-    no_load_optim: bool = opt(False, "do not load the optimizer")
+    save_optim: bool = opt(True, "keep the optimizer in checkpoints")
+    load_optim: bool = opt(True, "load the optimizer from the checkpoint")
     keep_checkpoints: int = opt(2, "checkpoints to keep (the newest)")
 
 

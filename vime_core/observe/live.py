@@ -51,7 +51,7 @@ class LiveProgress:
     def on(cls, stream: TextIO) -> LiveProgress:
         return cls(Console(file=stream))
 
-    def stage(self, name: str, total_steps: int | None) -> None:
+    def stage(self, name: str, total_steps: int | None, first: int = 0) -> None:
         self._pace = Pace(name, total_steps, self._now)
         self._metrics = {}
         self.refresh()

@@ -22,10 +22,11 @@ class PlainProgress:
         self._pace = Pace(now=now)
         self._receipt = ""
 
-    def stage(self, name: str, total_steps: int | None) -> None:
+    def stage(self, name: str, total_steps: int | None, first: int = 0) -> None:
         self._receipt_alone()
         self._pace = Pace(name, total_steps, self._now)
-        self._write(f"{name}: {'as many steps as it takes' if total_steps is None else f'{total_steps} steps'}")
+        steps = "as many steps as it takes" if total_steps is None else f"{total_steps} steps"
+        self._write(f"{name}: {steps}{f', resumed at step {first}' if first else ''}")
 
     def phase(self, name: str) -> None:
         """Not shown: a log has one line a step."""

@@ -10,8 +10,9 @@ from typing import Any, Literal, Protocol, TextIO
 class Progress(Protocol):
     """Told what happens, by the driver's thread. No method raises for a missing metric."""
 
-    def stage(self, name: str, total_steps: int | None) -> None:
-        """A stage (warm-up, GRPO, ...) of ``total_steps`` steps begins; None where the number is not known."""
+    def stage(self, name: str, total_steps: int | None, first: int = 0) -> None:
+        """A stage (warm-up, GRPO, ...) of ``total_steps`` steps begins; None where the number is not known. One that is
+        resumed goes on with step ``first``."""
 
     def phase(self, name: str) -> None:
         """What goes on from now on: "generate", "train", "sync", "eval", ..."""
@@ -32,7 +33,7 @@ class Progress(Protocol):
 class NoProgress:
     """Shows nothing."""
 
-    def stage(self, name: str, total_steps: int | None) -> None: ...
+    def stage(self, name: str, total_steps: int | None, first: int = 0) -> None: ...
 
     def phase(self, name: str) -> None: ...
 

@@ -75,8 +75,7 @@ class StageRun:
 
     def _inside(self, recorder: Recorder, clock: PhaseClock) -> None:
         with stack(self.config, self.plugins, self.folder, self.stop, clock) as running:
-            total = running.schedule.last - running.schedule.first
-            self.progress.stage(self.name, total)
+            self.progress.stage(self.name, running.schedule.last, running.schedule.first)
             Loop(self.config, running, recorder, clock, self.plugins, self.stop).run()
             if self.config.model.save_hf:
                 running.device_sharing.saving()

@@ -166,7 +166,7 @@ class TrainerWorker:
     def save(self, folder: str) -> int:
         """Write this rank's part; bytes written."""
         self.memory.require("weights", "rest")
-        optimizer = not self.config.model.no_save_optim
+        optimizer = self.config.model.save_optim
         tensors = (
             self.model.tensors() | (self.optimizer.tensors() if optimizer else {}) | self.reference_models.tensors()
         )
@@ -183,7 +183,7 @@ class TrainerWorker:
         with torch.no_grad():
             for name, mine in self.model.tensors().items():
                 mine.copy_(tensors[name])
-        optimizer = not self.config.model.no_load_optim
+        optimizer = self.config.model.load_optim
         if optimizer:
             self._load_optimizer(folder, tensors, state)
         else:

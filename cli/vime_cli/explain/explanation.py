@@ -25,7 +25,7 @@ from vime_core.algorithms import (
     sampler_as_old,
     trainable,
 )
-from vime_core.api import Algorithm, DataError
+from vime_core.api import Algorithm, DataError, TokenView
 from vime_core.batch import SCHEMA, StepBatch, StepTokens
 from vime_core.observe import LossInputs
 
@@ -41,7 +41,7 @@ class Explanation:
         counted: samples and tokens of that optimizer step, from which weights have their denominators.
         columns: name -> [r] numbers, in the order in which they are printed.
         pg_loss, kl_loss: this sample's sums. total, logged: of the whole optimizer step, as computed here and as the
-            trainer logged it.
+            trainer logged it. mass: the sum of its shares' sizes, beside which a total may be next to nothing.
     """
 
     facts: Mapping[str, Any]
@@ -55,6 +55,7 @@ class Explanation:
     pg_loss: float
     kl_loss: float
     total: float
+    mass: float
     logged: float | None
 
 
@@ -89,6 +90,7 @@ def explain_sample(inputs: LossInputs, algorithm: Algorithm, sample: int) -> Exp
         pg_loss=float(mine["share"].sum()),
         kl_loss=float(mine["KL share"].sum()) if "KL share" in mine else 0.0,
         total=float(every["share"].sum()),
+        mass=float(every["share"].abs().sum()),
         logged=None if logged is None else float(logged),
     )
 
@@ -123,6 +125,13 @@ def prepared_of(inputs: LossInputs) -> Prepared:
     )
 
 
+def _ratio(objective: Objective, view: TokenView, advantage: torch.Tensor) -> torch.Tensor:
+    """[r] the one that the algorithm used; of an algorithm that does not say, each token's own."""
+    used = getattr(objective.algorithm, "used_ratio", None)
+    own = (view.logp - view.old_logp).exp()
+    return own if used is None else used(view, advantage, objective.options).double()
+
+
 def _arithmetic(
     inputs: LossInputs, prepared: Prepared, algorithm: Algorithm, samples: Sequence[int]
 ) -> dict[str, torch.Tensor]:
@@ -140,7 +149,7 @@ def _arithmetic(
         "logp": view.logp,
         "old": view.old_logp,
         "sampler": prepared.batch.t("rollout_logp")[share.index].double(),
-        "ratio": (view.logp - view.old_logp).exp(),
+        "ratio": _ratio(objective, view, advantage),
         "advantage": advantage,
         "loss": trainable(share.mask, surrogate.double()),
         "correction": correction,

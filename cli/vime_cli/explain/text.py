@@ -45,6 +45,9 @@ def _reward(e: Explanation) -> Iterator[str]:
         yield "  this sample has no finite reward"
 
 
+#: a total is compared with when it is more than this part of the shares that it is the sum of
+_NEAR_ZERO = 1e-2
+
 #: aggregation -> the denominator of a token's weight, in words and as factors
 _DENOMINATORS: Mapping[str, Callable[[StepTokens, int], list[tuple[str, float]]]] = MappingProxyType(
     {
@@ -101,7 +104,8 @@ def _table(e: Explanation) -> Iterator[str]:
 
 def _sums(e: Explanation) -> Iterator[str]:
     yield "share = weight x correction x loss, summed over the sample's trainable tokens"
-    part = f" ({e.pg_loss / e.total:.2%} of it)" if e.total else ""
+    # shares of both signs nearly cancel where a policy is close to the old one: a part of what is left says nothing
+    part = f" ({e.pg_loss / e.total:.2%} of it)" if abs(e.total) > _NEAR_ZERO * e.mass else ", which is next to nothing"
     yield f"  this sample {e.pg_loss:+.6g}; all of optimizer step {e.optimizer_step} {e.total:+.6g}{part}"
     if e.kl_loss:
         coefficient = e.facts["terms"]["kl_loss_coef"]
