@@ -3,10 +3,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
+import sys
 
+import numpy as np
 import pytest
 
-from vime_core.api.errors import EngineError, RewardError
+from vime_core.api.errors import EngineError, PluginError, RewardError
 from vime_core.api.reward import Unscored
 from vime_core.api.rollout import GenerateRequest, RolloutGenerator
 from vime_core.api.sample import Sample, Status
@@ -290,8 +293,12 @@ def finished(sample, **changes):
     return made
 
 
-def test_a_try_may_fan_out_into_samples_with_its_id(bench, client):
-    made = bench(client(), generator=Custom(lambda ss: [finished(s) for s in ss for _ in range(3)]))
+class FansOut(Custom):
+    fans_out = True
+
+
+def test_a_rollout_may_fan_out_into_samples_with_its_id(bench, client):
+    made = bench(client(), generator=FansOut(lambda ss: [finished(s) for s in ss for _ in range(3)]))
     collected = made.collect(4)
     assert [len(g.samples) for g in collected.groups] == [6, 6, 6, 6]
     assert len({s.rollout for g in collected.groups for s in g.samples}) == 8
@@ -308,11 +315,59 @@ def test_a_try_may_fan_out_into_samples_with_its_id(bench, client):
         (lambda ss: [finished(s, status=Status.FAILED, error="tool down") for s in ss], "failed: .*tool down"),
         (lambda ss: [finished(s, loss_mask=[1, 1]) for s in ss], "lengths: "),
         (lambda ss: 1 / 0, "ZeroDivisionError at .*test_driver.py"),
+        (lambda ss: sys.exit(3), "SystemExit at .*test_driver.py"),
+        (
+            lambda ss: None,
+            r"Custom\.generate returned NoneType: it must return the list of finished samples",
+        ),
+        (lambda ss: [1, 2], r"Custom\.generate returned a list of int: it must return"),
+        (
+            lambda ss: [finished(s) for s in ss for _ in range(2)],
+            "asked for: 2 samples of .*fans_out = True",
+        ),
+        (lambda ss: [finished(s) for s in ss] + [finished(ss[0])], "more than was asked for: 2 samples of rollout"),
+        (lambda ss: 2 * [finished(s) for s in ss], r"twice the same: .*Custom\.generate\)"),
+        (lambda ss: [finished(s, logprobs=[math.nan]) for s in ss], "log-probs: .* has nan for response token 0"),
+        (lambda ss: [finished(s, logprobs=[0.5]) for s in ss], "log-probs: .* has 0.5 for response token 0"),
     ],
 )
 def test_generators_that_break_the_contract_fail_their_groups(bench, client, act, reason):
     with pytest.raises(EngineError, match=reason):
         bench(client(), generator=Custom(act)).collect(4, step=1)
+
+
+def test_log_probs_of_tokens_that_are_not_trained_on_may_be_missing(bench, client):
+    made = bench(client(), generator=Custom(lambda ss: [finished(s, logprobs=[math.nan], loss_mask=[0]) for s in ss]))
+    assert len(made.collect(4).groups) == 4
+
+
+def test_a_generator_that_is_not_async_is_named(bench, client):
+    class Plain(Custom):
+        def generate(self, samples, client, params):
+            return [finished(sample) for sample in samples]
+
+    with pytest.raises(EngineError, match=r"Plain\.generate returned list .*: it must be 'async def'"):
+        bench(client(), generator=Plain(None)).collect(4)
+
+
+def test_a_filter_that_gives_no_verdict_is_named(bench, client):
+    def forgot(group):
+        len(group.samples)
+
+    with pytest.raises(PluginError, match=r"filter .*forgot returned NoneType None: it must return True or False"):
+        bench(client("12"), keep=forgot).collect(4)
+    assert len(bench(client("12"), keep=lambda group: np.bool_(True)).collect(4).groups) == 4
+
+
+def test_a_filter_cannot_change_what_is_trained_on(bench, client):
+    def zero(group):
+        group.samples[0].loss_mask[0] = 0
+        return True
+
+    collected = None
+    with pytest.raises(EngineError, match="a reward or filter may not change its sample"):
+        collected = bench(client("12"), keep=zero).collect(4)
+    assert collected is None
 
 
 def test_a_generator_that_cancels_itself_fails_its_group(bench, client):

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
+import pickle
+import sys
 import threading
 import time
 
@@ -12,7 +15,7 @@ from vime_core.api.errors import RewardError
 from vime_core.api.reward import Score, Unscored
 from vime_core.api.sample import Sample
 from vime_core.config.sections import RolloutSection
-from vime_core.rollout.scoring import Scorer
+from vime_core.rollout.scoring import Scorer, judge
 
 
 def score(reward, n=1, group=False, key=None, timeout=5.0, concurrency=4, samples=None):
@@ -211,3 +214,100 @@ def test_defaults_and_builtins_are_fine():
     assert score(lambda sample, scale=2.0: scale) == [Score(2.0)]
     with pytest.raises(RewardError, match="str cannot be called"):
         score("no function")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: setattr(s, "response", "2"),
+        lambda s: s.loss_mask.__setitem__(0, 0),
+        lambda s: s.response_tokens.pop(),
+        lambda s: s.metadata.update(seen=1),
+        lambda s: s.metadata["entry"].append(1),
+        lambda s: s.append_model([1], [-1.0], [0]),
+        lambda s: delattr(s, "response"),
+    ],
+)
+def test_a_reward_cannot_change_its_sample(change):
+    sample = Sample(0, 0, 0, 0, "p", [1], label="2", metadata={"entry": [1, 2]}, response="2")
+    sample.append_model([5, 6], [-1.0, -1.0], [0, 0])
+    before = copy.deepcopy(sample)
+
+    def reward(seen):
+        change(seen)
+        return 1.0
+
+    asyncio.run(Scorer(reward, "mine", RolloutSection()).score([sample]))
+    assert "may not change its sample" in sample.reward.reason
+    sample.reward = None
+    assert sample == before
+
+
+def test_a_reward_may_change_a_copy_and_send_its_sample_on():
+    def reward(seen):
+        mine = copy.deepcopy(seen)
+        mine.metadata["entry"].append(3)
+        mine.response_tokens.append(7)
+        return float(len(pickle.loads(pickle.dumps(seen)).response_tokens) + len(mine.metadata["entry"]))
+
+    sample = Sample(0, 0, 0, 0, "p", [1], label="2", metadata={"entry": [1, 2]})
+    sample.append_model([5, 6], [-1.0, -1.0], [0, 0])
+    asyncio.run(Scorer(reward, "mine", RolloutSection()).score([sample]))
+    assert sample.reward.value == 5.0
+    assert sample.metadata == {"entry": [1, 2]}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_sys_exit_in_a_reward_is_its_error_at_once(is_async):
+    def leave(seen):
+        sys.exit(3)
+
+    async def leave_async(seen):
+        sys.exit(3)
+
+    sample, begun = Sample(0, 0, 0, 0, "p", [1]), time.monotonic()
+    scorer = Scorer(leave_async if is_async else leave, "mine", RolloutSection(reward_timeout_secs=30.0))
+    asyncio.run(scorer.score([sample]))
+    assert sample.reward.reason.startswith("raised SystemExit: reward mine: SystemExit at ")
+    assert time.monotonic() - begun < 25
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), {"right": np.bool_(True), "short": np.float32(0.5)}])
+def test_booleans_of_numpy_are_numbers(value):
+    key = "right" if isinstance(value, dict) else None
+    verdict = judge(value, "mine", key)
+    assert verdict.value == 1.0
+
+
+def test_a_reward_says_how_many_calls_it_takes_at_a_time():
+    class Two:
+        concurrency = 2
+        running = most = 0
+
+        def __call__(self, seen):
+            Two.running += 1
+            Two.most = max(Two.most, Two.running)
+            time.sleep(0.01)
+            Two.running -= 1
+            return 1.0
+
+    samples = [Sample(0, 0, n, n, "p", [1]) for n in range(12)]
+    asyncio.run(Scorer(Two, "mine", RolloutSection()).score(samples))
+    assert Two.most <= 2
+
+
+def test_arguments_of_a_reward_class():
+    class Scaled:
+        def __init__(self, factor=1.0):
+            self.factor = factor
+
+        def __call__(self, seen):
+            return self.factor
+
+    sample = Sample(0, 0, 0, 0, "p", [1])
+    asyncio.run(Scorer(Scaled, "mine", RolloutSection(reward_kwargs={"factor": 3.0})).score([sample]))
+    assert sample.reward.value == 3.0
+    with pytest.raises(RewardError, match=r"Scaled\(factor=1.0\) cannot be made with --reward-kwargs \{'fctor': 3.0\}"):
+        Scorer(Scaled, "mine", RolloutSection(reward_kwargs={"fctor": 3.0}))
+    with pytest.raises(RewardError, match="--reward-kwargs are for a class, this is a function"):
+        Scorer(lambda seen: 1.0, "mine", RolloutSection(reward_kwargs={"factor": 3.0}))

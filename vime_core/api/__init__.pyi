@@ -31,6 +31,7 @@ from .rollout import GenerateRequest as GenerateRequest
 from .rollout import GenerationClient as GenerationClient
 from .rollout import RolloutGenerator as RolloutGenerator
 from .rollout import SamplingParams as SamplingParams
+from .sample import POSITIVE_LOGPROB as POSITIVE_LOGPROB
 from .sample import Group as Group
 from .sample import Message as Message
 from .sample import Sample as Sample

@@ -97,9 +97,12 @@ class RolloutGenerator(abc.ABC):
     #: its samples carry these beside the core's; each becomes a column of the step batch
     streams: ClassVar[tuple[TokenStream, ...]] = ()
 
+    #: returns more than one sample of a rollout: all of them are trained on, and count as one in their group
+    fans_out: ClassVar[bool] = False
+
     @abc.abstractmethod
     async def generate(
         self, samples: Sequence[Sample], client: GenerationClient, params: SamplingParams
     ) -> list[Sample]:
         """Finish the samples of one group (they share a prompt). Returns the finished samples, all with tokens and
-        log-probs; a sample may fan out into several with the same ``rollout`` id."""
+        log-probs, and each of them once; where ``fans_out``, a sample may become several with its ``rollout`` id."""

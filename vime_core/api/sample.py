@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 Message = Mapping[str, Any]
+#: what rounding may leave of a probability of one
+POSITIVE_LOGPROB = 1e-4
 
 
 class Status(StrEnum):
@@ -83,7 +85,7 @@ class Sample:
                 f"sample {self.name}: {len(tokens)} tokens, {len(logprobs)} log-probs, {len(versions)} versions"
             )
         for position, value in enumerate(logprobs):
-            if not value <= 1e-4:  # also true for NaN
+            if not value <= POSITIVE_LOGPROB:  # also true for NaN
                 raise ValueError(f"sample {self.name}: log-prob {value} at response token {position}")
         grown = self._grown_streams(streams or {}, len(tokens))
         self._grow(tokens, 1, logprobs, versions)

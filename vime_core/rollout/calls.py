@@ -41,7 +41,7 @@ class _Run:
                 self.began = time.monotonic()
             try:
                 result = self.function(item)
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # sys.exit ends a call here, and not the thread
                 result = error
             with self._lock:
                 if self._given_up:

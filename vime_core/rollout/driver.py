@@ -13,11 +13,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from vime_core.api import EngineError, Group, RewardError
+from vime_core.api import EngineError, Group, PluginError, RewardError
 from vime_core.config import Config
 from vime_core.data import DataBuffer, GroupOutcome, Ledger
 from vime_core.rollout.group_runner import GroupRunner, InFlightGroup
+from vime_core.rollout.read_only import read_only_group
 from vime_core.rollout.scoring import describe
 
 Filter = Callable[[Group], "bool | tuple[bool, str]"]
@@ -192,11 +194,11 @@ class RolloutDriver:
 
     def _apply_filter(self, result: Collected, group: Group) -> None:
         try:
-            answer = (True, "") if self._keep is None else self._keep(group)
-        except Exception as error:
+            answer = (True, "") if self._keep is None else self._keep(read_only_group(group))
+        except (Exception, SystemExit) as error:
             self._drop(result, group, GroupOutcome.FAILED, f"filter raised {type(error).__name__}: {describe(error)}")
             return
-        keep, reason = answer if isinstance(answer, tuple) else (answer, "")
+        keep, reason = _verdict(self._keep, answer)
         if keep:
             result.groups.append(group)
         else:
@@ -280,3 +282,16 @@ class RolloutDriver:
 
 def first_reasons(reasons: Counter[str], shown: int = 3) -> str:
     return "; ".join(f"{reason} ({n} times)" if n > 1 else reason for reason, n in reasons.most_common(shown))
+
+
+def _verdict(keep: Callable[[Group], Any] | None, answer: Any) -> tuple[bool, str]:
+    """Raises PluginError where a filter's answer is none: to drop every group for a forgotten return would look like a
+    reward that tells nothing apart."""
+    kept, reason = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
+    if type(kept).__name__ not in ("bool", "bool_") or not isinstance(reason, str):
+        name = f"{getattr(keep, '__module__', '')}.{getattr(keep, '__qualname__', type(keep).__name__)}"
+        raise PluginError(
+            f"filter {name} returned {type(answer).__name__} {answer!r:.60}: it must return True or False, or "
+            "(keep, reason)"
+        )
+    return bool(kept), reason

@@ -6,17 +6,24 @@ Whatever a generator or an engine does wrong stays inside the group.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from vime_core.api import (
+    POSITIVE_LOGPROB,
     DeadlineError,
     EngineError,
     GenerateReply,
     GenerateRequest,
     GenerationClient,
     Group,
+    PluginError,
     RolloutGenerator,
     Sample,
     SamplingParams,
@@ -123,7 +130,9 @@ class GroupRunner:
                 await self._score(in_flight)
         except DeadlineError as error:
             in_flight.error, in_flight.may_retry = f"DeadlineError: {error}", False
-        except Exception as error:
+        except PluginError as error:
+            in_flight.error, in_flight.may_retry = str(error), False
+        except (Exception, SystemExit) as error:  # sys.exit ends a group here, and not the worker
             in_flight.error = describe(error)
 
     async def _score(self, in_flight: InFlightGroup) -> None:
@@ -144,34 +153,78 @@ class GroupRunner:
         client = TrainedSampling(self.gate, self.params.temperature) if self.trained else self.gate
         try:
             async with asyncio.timeout(self.timeout) as deadline:
-                samples = await self.generator.generate(group.samples, client, self.params)
+                samples = await _awaited(self.generator, self.generator.generate(group.samples, client, self.params))
         except TimeoutError as error:
             if not deadline.expired():
                 raise
             raise DeadlineError(
                 f"generation of group {group.id} took more than {self.timeout:g} s (--generate-timeout-secs)"
             ) from error
-        in_flight.error = group_violation(group, samples)
+        in_flight.error = group_violation(group, samples, self.generator)
         if not in_flight.error:
             in_flight.group = Group(group.id, list(samples))
 
 
-def group_violation(asked: Group, returned: Sequence[Sample]) -> str:
-    """What is wrong with the samples that a generator returned for a group, or ""."""
+async def _awaited(generator: RolloutGenerator, answer: Any) -> Any:
+    if not inspect.isawaitable(answer):
+        raise PluginError(
+            f"{_name(generator)} returned {type(answer).__name__} and nothing to wait for: it must be 'async def', and "
+            "return the list of finished samples"
+        )
+    return await answer
+
+
+def _name(generator: RolloutGenerator) -> str:
+    return f"{type(generator).__module__}.{type(generator).__qualname__}.generate"
+
+
+def group_violation(asked: Group, returned: Any, generator: RolloutGenerator) -> str:
+    """What is wrong with what a generator returned for a group, or ""."""
+    if not isinstance(returned, list | tuple) or not all(isinstance(sample, Sample) for sample in returned):
+        kinds = sorted({type(x).__name__ for x in returned}) if isinstance(returned, list | tuple) else []
+        what = f"a list of {' and '.join(kinds)}" if kinds else type(returned).__name__
+        return f"{_name(generator)} returned {what}: it must return the list of finished samples"
+    problem = _identity_violation(asked, returned, generator)
+    for sample in () if problem else returned:
+        problem = _sample_violation(sample, trained=not generator.supervised)
+        if problem:
+            break
+    return f"{problem} ({_name(generator)})" if problem else ""
+
+
+def _identity_violation(asked: Group, returned: Sequence[Sample], generator: RolloutGenerator) -> str:
     foreign = [s.name for s in returned if s.group != asked.id]
     if foreign:
         return f"samples of other groups: the generator returned {', '.join(foreign[:3])} for group {asked.id}"
-    wanted, got = {s.rollout for s in asked.samples}, {s.rollout for s in returned}
-    if wanted != got:
+    wanted, got = {s.rollout for s in asked.samples}, Counter(s.rollout for s in returned)
+    if wanted != set(got):
         return (
             f"other rollouts: the generator was given rollouts {sorted(wanted)} and returned {sorted(got)}; copy the "
             "ids of the sample that each one came from"
         )
-    for sample in returned:
-        if sample.status is Status.FAILED:
-            return f"failed: {sample.name}: {sample.error or 'no error text'}"
-        if sample.status is Status.PENDING:
-            return f"pending: the generator returned {sample.name} unfinished"
-        if len({len(sample.response_tokens), len(sample.loss_mask), len(sample.logprobs), len(sample.versions)}) != 1:
-            return f"lengths: {sample.name} has streams of different lengths; grow them with append_model"
+    if len({id(sample) for sample in returned}) != len(returned):
+        return "twice the same: the generator returned one sample several times, which would be trained on as often"
+    several = [rollout for rollout, count in got.items() if count > 1]
+    if several and not generator.fans_out:
+        return (
+            f"more than was asked for: {got[several[0]]} samples of rollout {several[0]}; a generator that turns one "
+            "into several says so: fans_out = True"
+        )
+    return ""
+
+
+def _sample_violation(sample: Sample, trained: bool) -> str:
+    if sample.status is Status.FAILED:
+        return f"failed: {sample.name}: {sample.error or 'no error text'}"
+    if sample.status is Status.PENDING:
+        return f"pending: the generator returned {sample.name} unfinished"
+    if len({len(sample.response_tokens), len(sample.loss_mask), len(sample.logprobs), len(sample.versions)}) != 1:
+        return f"lengths: {sample.name} has streams of different lengths; grow them with append_model"
+    logprobs, mask = np.asarray(sample.logprobs, np.float64), np.asarray(sample.loss_mask, bool)
+    wrong = np.flatnonzero(mask & ~(logprobs <= POSITIVE_LOGPROB))
+    if trained and len(wrong):
+        return (
+            f"log-probs: {sample.name} has {logprobs[wrong[0]]} for response token {wrong[0]}, which is trained on; "
+            "give the sampler's, or mask the token"
+        )
     return ""

@@ -16,6 +16,7 @@ from typing import Any
 from vime_core.api import RewardError, Sample, Score, Unscored, Verdict
 from vime_core.config import RolloutSection
 from vime_core.rollout.calls import CallPool
+from vime_core.rollout.read_only import read_only
 
 
 class Scorer:
@@ -46,7 +47,8 @@ class Scorer:
 
     async def score(self, samples: Sequence[Sample]) -> None:
         """Set ``reward`` of each sample of one group. Never raises for what a reward does."""
-        answers = await self._ask([list(samples)] if self._group else list(samples))
+        seen = [read_only(sample) for sample in samples]
+        answers = await self._ask([seen] if self._group else seen)
         verdicts = self._spread(answers[0], samples) if self._group else [self._judge(a) for a in answers]
         for sample, verdict in zip(samples, verdicts, strict=True):
             sample.reward = verdict
@@ -69,7 +71,7 @@ class Scorer:
     async def _awaited(self, function: Callable[[Any], Any], argument: Any) -> Any:
         async with self._turn():
             try:
-                return await asyncio.wait_for(function(argument), self._timeout)
+                return await asyncio.wait_for(_leaving(function, argument), self._timeout)
             except TimeoutError as error:
                 return error if error.args else TimeoutError(f"no result in {self._timeout:g} s")
             except Exception as error:
@@ -85,13 +87,13 @@ class Scorer:
     def _judge(self, answer: Any) -> Verdict:
         if isinstance(answer, TimeoutError) and str(answer).startswith("no result in"):
             return Unscored(f"timeout: reward {self.name} gave {answer} (--reward-timeout-secs)")
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             return Unscored(f"raised {type(answer).__name__}: reward {self.name}: {describe(answer, self._file)}")
         return judge(answer, self.name, self._key)
 
     def _spread(self, answer: Any, samples: Sequence[Sample]) -> list[Verdict]:
         """One answer for the group -> one verdict a sample. A list of another length judges nobody."""
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             return [self._judge(answer)] * len(samples)
         if isinstance(answer, str) or not isinstance(answer, Sequence) or len(answer) != len(samples):
             size = f" of {len(answer)}" if isinstance(answer, Sequence) else ""
@@ -133,6 +135,14 @@ def _callable_of(reward: Any, name: str, group: bool) -> Callable[[Any], Any]:
             f"({'the samples of a group' if group else 'a sample'}): {error}"
         ) from error
     return function
+
+
+async def _leaving(function: Callable[[Any], Any], argument: Any) -> Any:
+    """sys.exit ends the call, and not the event loop that its task belongs to."""
+    try:
+        return await function(argument)
+    except SystemExit as error:
+        return error
 
 
 def _itself(waiting: Any) -> Any:

@@ -203,7 +203,7 @@ class RolloutSuite(Suite):
     def _well(self, group: Group, samples: Sequence[Sample]) -> None:
         from vime_core.rollout import group_violation
 
-        wrong = group_violation(group, samples)
+        wrong = group_violation(group, samples, self.make())
         must(not wrong, wrong)
         for sample in samples:
             must(sample.response_tokens, f"{sample.name} came back without a response")
