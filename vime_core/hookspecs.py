@@ -56,7 +56,7 @@ def vime_register_rewards(registry: Registry[Any]) -> None:
 
 @hookspec
 def vime_register_environments(registry: Registry[type[Environment]]) -> None:
-    """Add environments that a multi-turn rollout acts in. One is created for each sample."""
+    """Add environments that a plugin's rollout generator acts in. One is created for each sample."""
 
 
 @hookspec
@@ -132,4 +132,5 @@ def vime_checkpoint_saved(run: Any, path: Path) -> None:
 
 @hookspec
 def vime_run_finished(run: Any, outcome: str) -> None:
-    """The run is over, in every case, after everything was shut down. ``outcome`` is one word, "finished" if well."""
+    """The run is over, in every case, after everything was shut down. ``outcome`` is one word:
+    "finished", "stopped" (by a signal) or "failed"; the report has the reason."""

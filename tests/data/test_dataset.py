@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -152,3 +153,17 @@ def test_tokenizer_folder_errors(tmp_path, tokenizer):
         load_tokenizer(tmp_path)
     tokenizer.save_pretrained(tmp_path / "good")
     assert load_tokenizer(tmp_path / "good").decode([37, 38]) == tokenizer.decode([37, 38])
+
+
+def test_a_plain_prompt_begins_as_the_tokenizers_own_call_does(tokenizer, jsonl):
+    """Once, also where the text spells it; a chat template writes it by itself."""
+    from tokenizers.processors import TemplateProcessing
+
+    with_bos = copy.deepcopy(tokenizer)
+    bos = with_bos.bos_token_id
+    with_bos.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", bos)])
+    path = jsonl([{"q": "12"}, {"q": f"{with_bos.bos_token}12"}])
+    assert with_bos("12")["input_ids"][0] == bos
+    plain = [p.tokens for p in opened(with_bos, path, input_key="q")]
+    assert plain == [with_bos("12")["input_ids"]] * 2
+    assert opened(tokenizer, jsonl([{"q": "12"}]), input_key="q")[0].tokens == tokenizer("12")["input_ids"]

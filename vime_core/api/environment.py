@@ -1,4 +1,4 @@
-"""Environments: what a multi-turn rollout acts in."""
+"""Environments: what a rollout generator acts in."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from vime_core.config import Config
 from vime_core.data.limits import LengthLimits
 from vime_core.data.readers import BadRows, Row, read_rows
 from vime_core.data.templates import ChatTemplate, Target, dialogue_target, label_target
-from vime_core.data.tokenizer import Tokenizer
+from vime_core.data.tokenizer import Tokenizer, leading_ids
 
 Argument = TypeVar("Argument")
 Made = TypeVar("Made")
@@ -153,7 +153,10 @@ class PromptBuilder:
         texts = [text for _, text in drafts]
         ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
         done = []
+        leading = leading_ids(self.tokenizer)
         for (prompt, _), tokens in zip(drafts, ids):
+            if self._is_plain(prompt) and tokens[: len(leading)] != leading:
+                prompt.tokens.extend(leading)
             prompt.tokens.extend(tokens)
             if self._guard(prompt.source, self._check_length, prompt) is not None:
                 done.append(prompt)
@@ -170,9 +173,13 @@ class PromptBuilder:
         prompt = self.schema.draft(row)
         return prompt, self._render(prompt)
 
+    def _is_plain(self, row: Prompt) -> bool:
+        """Its text is the prompt, without a template."""
+        return not self.schema.apply_chat_template and isinstance(row.prompt, str)
+
     def _render(self, row: Prompt) -> str:
         text = row.prompt
-        if not self.schema.apply_chat_template and isinstance(text, str):
+        if self._is_plain(row) and isinstance(text, str):
             return text
         messages: Sequence[Message] = [{"role": "user", "content": text}] if isinstance(text, str) else text
         return self._template.render(self._asked(messages), row.tools, generation_prompt=True)

@@ -44,3 +44,10 @@ def eos_id(tokenizer: Tokenizer) -> int:
     if tokenizer.eos_token_id is None:
         raise DataError(f"{tokenizer.name_or_path}: the tokenizer has no eos_token, so a label cannot be ended")
     return int(tokenizer.eos_token_id)
+
+
+def leading_ids(tokenizer: Tokenizer) -> list[int]:
+    """What the tokenizer's own call puts before a text, as a rule its beginning-of-sequence token. A chat template
+    writes it by itself."""
+    with_special, without = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
+    return list(with_special[: with_special.index(without[0])]) if without else []

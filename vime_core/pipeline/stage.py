@@ -40,19 +40,18 @@ class StageRun:
         self.folder.write_text("plugins.lock.json", dumps({"plugins": self.plugins.lock()})[0])
         recorder = Recorder(self.folder, self.progress, self._tensorboard())
         clock = PhaseClock(on_enter=self.progress.phase)
-        self.plugins.run_started(self.folder)
-        outcome = "failed"
+        outcome, said = "failed", ""
         try:
             self._or_stopped(recorder, clock)
             outcome = "finished"
         except VimeError as error:
-            outcome = str(error).splitlines()[0]
+            outcome, said = "stopped" if isinstance(error, Interrupted) else "failed", str(error).splitlines()[0]
             raise
         finally:
             try:
                 recorder.close()
             finally:  # the view may have lost its reader
-                summary = self._summary(recorder, clock, outcome)
+                summary = self._summary(recorder, clock, said or outcome)
                 self.folder.write_text("report.txt", render(summary))
                 self.plugins.run_finished(self.folder, outcome)
         if summary.target is not None and summary.target.reached is not True:
@@ -75,6 +74,7 @@ class StageRun:
 
     def _inside(self, recorder: Recorder, clock: PhaseClock) -> None:
         with stack(self.config, self.plugins, self.folder, self.stop, clock) as running:
+            self.plugins.run_started(self.folder)
             self.progress.stage(self.name, running.schedule.last, running.schedule.first)
             Loop(self.config, running, recorder, clock, self.plugins, self.stop).run()
             if self.config.model.save_hf:

@@ -18,6 +18,9 @@ from vime_core.config import RolloutSection
 from vime_core.rollout.calls import CallPool
 from vime_core.rollout.read_only import read_only
 
+#: advantages are float32: beside a larger reward every other one of the group would be the same
+LARGEST = 1e30
+
 
 class Scorer:
     """Calls one reward.
@@ -198,6 +201,10 @@ def _number(value: Any, parts: Mapping[Any, Any], name: str) -> Verdict:
         return Unscored(f"not a number: reward {name} returned {_short(value)}")
     if not math.isfinite(value):
         return Unscored(f"not finite: reward {name} returned {float(value)}")
+    if abs(value) > LARGEST:
+        return Unscored(
+            f"too large: reward {name} returned {float(value)}, beyond {LARGEST:g} float32 keeps nothing apart"
+        )
     if strange:
         return Unscored(f"not a number: reward {name} returned part {strange[0]!r} = {_short(parts[strange[0]])}")
     return Score(float(value), {str(part): float(x) for part, x in parts.items()})
