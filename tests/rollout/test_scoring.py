@@ -282,6 +282,7 @@ def test_booleans_of_numpy_are_numbers(value):
 def test_a_reward_that_float32_cannot_tell_from_others_is_none():
     assert judge(1e29, "mine", None).value == 1e29
     assert judge(-1e300, "mine", None).reason.startswith("too large: reward mine returned -1e+300")
+    assert judge(-(10**400), "mine", None).reason == "not finite: reward mine returned -inf"
 
 
 def test_a_reward_says_how_many_calls_it_takes_at_a_time():

@@ -207,7 +207,15 @@ def _number(value: Any, parts: Mapping[Any, Any], name: str) -> Verdict:
         )
     if strange:
         return Unscored(f"not a number: reward {name} returned part {strange[0]!r} = {_short(parts[strange[0]])}")
-    return Score(float(value), {str(part): float(x) for part, x in parts.items()})
+    return Score(number, {str(part): _float(x) for part, x in parts.items()})
+
+
+def _float(value: Any) -> float:
+    """Infinite where an integer is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _short(value: Any) -> str:
