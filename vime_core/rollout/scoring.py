@@ -199,12 +199,11 @@ def _number(value: Any, parts: Mapping[Any, Any], name: str) -> Verdict:
     strange = [part for part, x in parts.items() if not isinstance(x, Real)]
     if not isinstance(value, Real):
         return Unscored(f"not a number: reward {name} returned {_short(value)}")
-    if not math.isfinite(value):
-        return Unscored(f"not finite: reward {name} returned {float(value)}")
-    if abs(value) > LARGEST:
-        return Unscored(
-            f"too large: reward {name} returned {float(value)}, beyond {LARGEST:g} float32 keeps nothing apart"
-        )
+    number = _float(value)
+    if not math.isfinite(number):
+        return Unscored(f"not finite: reward {name} returned {number}")
+    if abs(number) > LARGEST:
+        return Unscored(f"too large: reward {name} returned {number}; float32 needs at most {LARGEST:g}")
     if strange:
         return Unscored(f"not a number: reward {name} returned part {strange[0]!r} = {_short(parts[strange[0]])}")
     return Score(number, {str(part): _float(x) for part, x in parts.items()})
