@@ -85,7 +85,11 @@ def vime_register_rewards(registry: Registry[Any]) -> None:
     registry.add(
         "math", "vime_core.rollout.rewards.math:MathReward", summary="final answers that are mathematically equal"
     )
-    registry.add("exact", "vime_core.rollout.rewards.exact:score", summary="the answer is the label, but for white space around it")
+    registry.add(
+        "exact",
+        "vime_core.rollout.rewards.exact:score",
+        summary="the answer is the label, to the letter",
+    )
     registry.add(
         "reasoning_gym",
         "vime_core.rollout.rewards.reasoning_gym:ReasoningGymReward",

@@ -1,7 +1,9 @@
 """Checkpoints: a folder a step, one safetensors file a rank, whole or absent.
 
 ``step_00000012.partial/`` is filled by all ranks, then renamed to ``step_00000012/`` by the driver: a folder with the
-final name is complete, whatever was killed when. Tensors are safetensors and everything else is JSON, so reading a
+final name is complete, whatever was killed when, and its ``meta.json`` has the digests of all files in it and its own.
+A run that goes on from an earlier step sets the later ones aside: they belong to the run of before. Tensors are
+safetensors and everything else is JSON, so reading a
 checkpoint that came from elsewhere runs no code. Names and layouts are this rank's own, so a resume is exact and needs
 the same parallel layout; another layout starts from the Hugging Face export instead.
 """
@@ -17,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import CheckpointError
+from vime_core.training.rank_file import digests_of, sync_file, write_json
 
 if TYPE_CHECKING:
-    import torch
-
     from vime_core.config import Config
 
 _NAME = re.compile(r"step_(\d{8})$")
+_META, _REPLACED = "meta.json", ".replaced"
 
 
 def partial(root: Path, step: int) -> Path:
@@ -36,6 +38,7 @@ def final(root: Path, step: int) -> Path:
 
 def begin(root: Path, step: int) -> Path:
     """An empty folder for the ranks to write into."""
+    _recover(root)
     folder = partial(root, step)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -43,25 +46,44 @@ def begin(root: Path, step: int) -> Path:
 
 
 def commit(root: Path, step: int, meta: Mapping[str, Any], keep: int) -> Path:
-    """Make the checkpoint valid, atomically, then drop all but the newest ``keep``."""
+    """Make the checkpoint valid, atomically, then drop all but the newest ``keep`` of this run.
+
+    Raises:
+        CheckpointError: a rank has not written its part.
+    """
     folder, target = partial(root, step), final(root, step)
-    write_json(folder / "meta.json", {"step": step, **meta})
-    replaced = target.with_suffix(".replaced")
+    whole = _as_read({"step": step, **meta, "files": digests_of(folder, meta["layout"]["ranks"])})
+    write_json(folder / _META, {**whole, "digest": _digest(whole)})
+    replaced = target.with_suffix(_REPLACED)
     if target.exists():
         os.rename(target, replaced)
     os.rename(folder, target)
-    _sync_folder(root)
+    sync_file(root)
     shutil.rmtree(replaced, ignore_errors=True)
+    for later in (other for other in steps(root) if other > step):
+        aside = final(root, later).with_suffix(".superseded")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(final(root, later), aside)
     for old in sorted(steps(root))[:-keep] if keep > 0 else []:
         shutil.rmtree(final(root, old))
     return target
+
+
+def _recover(root: Path) -> None:
+    """A kill between the two renames of a step that was saved again leaves its former checkpoint under another name."""
+    for replaced in root.glob(f"step_*{_REPLACED}"):
+        target = replaced.with_suffix("")
+        if target.exists():
+            shutil.rmtree(replaced)
+        else:
+            os.rename(replaced, target)
 
 
 def steps(root: Path) -> list[int]:
     """Steps of the complete checkpoints in ``root``."""
     if not root.is_dir():
         return []
-    found = [int(m.group(1)) for p in root.iterdir() if (m := _NAME.match(p.name)) and (p / "meta.json").is_file()]
+    found = [int(m.group(1)) for p in root.iterdir() if (m := _NAME.match(p.name)) and (p / _META).is_file()]
     return sorted(found)
 
 
@@ -72,6 +94,7 @@ def find(root: str, step: int | None) -> Path:
         CheckpointError: there is none; the message lists those that are there.
     """
     folder = Path(root)
+    _recover(folder)
     have = steps(folder)
     if step is None and have:
         return final(folder, have[-1])
@@ -83,7 +106,33 @@ def find(root: str, step: int | None) -> Path:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "meta.json").read_text())
+    """Raises:
+    CheckpointError: it cannot be read, or was changed; names the other complete checkpoints.
+    """
+    path = folder / _META
+    try:
+        meta: dict[str, Any] = dict(json.loads(path.read_text()))
+        digest = meta.pop("digest", None)  # absent in one that was written before there were digests
+        problem = "" if digest in (None, _digest(meta)) and "layout" in meta else "it is not as it was written"
+    except (OSError, ValueError, TypeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    if not problem:
+        return meta
+    others = [step for step in steps(folder.parent) if final(folder.parent, step) != folder]
+    instead = f"choose another with --ckpt-step: {', '.join(map(str, others))}" if others else "there is no other one"
+    raise CheckpointError(f"{path} cannot be read ({problem}): the checkpoint is damaged; {instead}")
+
+
+def _as_read(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back, so that both ends digest the same."""
+    read: dict[str, Any] = json.loads(json.dumps(meta, allow_nan=True))
+    return read
+
+
+def _digest(meta: Mapping[str, Any]) -> str:
+    import xxhash
+
+    return xxhash.xxh3_128(json.dumps(meta, sort_keys=True, allow_nan=True).encode()).hexdigest()
 
 
 def layout_of(config: Config) -> dict[str, int]:
@@ -95,6 +144,9 @@ def layout_of(config: Config) -> dict[str, int]:
         "pipeline": m.pipeline_model_parallel_size,
         "context": m.context_parallel_size,
         "expert": m.expert_model_parallel_size,
+        "expert_tensor": m.expert_tensor_parallel_size or m.tensor_model_parallel_size,
+        "virtual": int(config.megatron_extra.get("virtual_pipeline_model_parallel_size") or 1),
+        "bf16": int(m.bf16),
         "distributed_optimizer": int(m.use_distributed_optimizer),
     }
 
@@ -106,47 +158,10 @@ def check_layout(folder: Path, layout: Mapping[str, int]) -> dict[str, Any]:
         CheckpointError: naming both layouts.
     """
     meta = read_meta(folder)
-    if meta["layout"] != dict(layout):
+    written = meta["layout"]  # an older one says less
+    if written != {name: value for name, value in layout.items() if name in written}:
         raise CheckpointError(
             f"{folder} was saved with layout {meta['layout']}, this run has {dict(layout)}: resume with the same "
             "layout, or start from its Hugging Face export with --hf-checkpoint"
         )
     return meta
-
-
-# one rank's part ---------------------------------------------------------------------------------------------
-def write_rank(folder: Path, rank: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> int:
-    """Write this rank's tensors and JSON state; returns the bytes written. Everything is on disk when it returns."""
-    from safetensors.torch import save_file
-
-    path = folder / f"rank_{rank:05d}.safetensors"
-    # safetensors refuses tensors that share memory (tied weights, buffers of a flat gradient buffer)
-    save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, str(path))
-    _sync_file(path)
-    write_json(folder / f"rank_{rank:05d}.json", state)
-    return path.stat().st_size
-
-
-def read_rank(folder: Path, rank: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    from safetensors.torch import load_file
-
-    path = folder / f"rank_{rank:05d}.safetensors"
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing: the checkpoint is damaged, choose another with --ckpt-step")
-    return load_file(str(path)), json.loads((folder / f"rank_{rank:05d}.json").read_text())
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1, allow_nan=True))
-    _sync_file(path)
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-_sync_folder = _sync_file

@@ -19,6 +19,7 @@ from vime_core.training.forward_backward import ForwardBackward
 from vime_core.training.model import MegatronModel
 from vime_core.training.optimizer import Optimizer, mean_of_steps
 from vime_core.training.packed import MicroBatch
+from vime_core.training.rank_file import require_same
 from vime_core.training.value_head import CriticOutput, response_values
 
 if TYPE_CHECKING:
@@ -142,8 +143,10 @@ class Critic:
         mine = {name.removeprefix(_PREFIX): x for name, x in tensors.items() if name.startswith(_PREFIX)}
         if not mine:
             raise CheckpointError("the checkpoint has no critic: it was saved by a run without one; start a new run")
+        weights = self.model.tensors()
+        require_same("the checkpoint's critic", weights, {n: x for n, x in mine.items() if n.startswith("model.")})
         with torch.no_grad():
-            for name, tensor in self.model.tensors().items():
+            for name, tensor in weights.items():
                 tensor.copy_(mine[name])
         if not optimizer:
             self.optimizer.inner.reload_model_params()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vime_core.algorithms import Objective
-from vime_core.api import WeightSync
+from vime_core.api import CheckpointError, WeightSync
 from vime_core.batch import StepBatch
 from vime_core.plugin import load_target
 from vime_core.training import checkpoint
@@ -21,6 +21,7 @@ from vime_core.training.memory import TrainerMemory
 from vime_core.training.model import MegatronModel
 from vime_core.training.optimizer import Optimizer
 from vime_core.training.parallel import destroy_parallel, init_parallel
+from vime_core.training.rank_file import read_rank, require_same, write_rank
 from vime_core.training.reference_models import ReferenceModels, reference_model_folders
 from vime_core.training.replay_routers import make_replay
 from vime_core.training.step import Columns, TrainStep
@@ -176,13 +177,16 @@ class TrainerWorker:
             state["critic"] = self.critic.state()
         tensors["rng.torch"] = torch.get_rng_state()
         tensors["rng.device"] = self.device.get_rng_state()
-        return checkpoint.write_rank(Path(folder), self.rank, tensors, state)
+        return write_rank(Path(folder), self.rank, tensors, state)
 
     def _load(self, folder: Path) -> None:
-        tensors, state = checkpoint.read_rank(folder, self.rank)
+        tensors, state = read_rank(folder, self.rank, checkpoint.read_meta(folder).get("files"))
+        mine = self.model.tensors()
+        kept = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+        require_same(folder, mine, kept)
         with torch.no_grad():
-            for name, mine in self.model.tensors().items():
-                mine.copy_(tensors[name])
+            for name, tensor in mine.items():
+                tensor.copy_(kept[name])
         optimizer = self.config.model.load_optim
         if optimizer:
             self._load_optimizer(folder, tensors, state)
@@ -199,7 +203,7 @@ class TrainerWorker:
     def _load_optimizer(self, folder: Path, tensors: dict[str, torch.Tensor], state: Mapping[str, Any]) -> None:
         mine = {k: v for k, v in tensors.items() if k.startswith("optimizer.")}
         if not mine:
-            raise checkpoint.CheckpointError(
+            raise CheckpointError(
                 f"{folder} holds no optimizer state (it was saved with --no-save-optim): add --no-load-optim"
             )
         self.optimizer.load_tensors(mine)

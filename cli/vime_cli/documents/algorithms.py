@@ -29,8 +29,8 @@ ranks. `vime explain loss` prints that sum for one sample of a run.
 One rule says who is in a group's statistics, for every algorithm that compares within a group: the samples that are
 there, with a score and a token to train on. Unscored, empty and fully masked ones are not there; a sample that was left
 out for another reason (its length, say, with `--mask-truncated-samples`) had its reward and counts. A group is constant
-when its largest and smallest reward are equal up to rounding, relative to their size; its advantages are then exactly 0,
-as is that of the only one there (`train/groups_of_one`).
+when its largest and smallest reward are equal up to rounding, relative to their size; its advantages are then exactly
+0, as is that of the only one there (`train/groups_of_one`).
 
 | name | summary |
 |---|---|

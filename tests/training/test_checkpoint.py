@@ -1,0 +1,122 @@
+"""A checkpoint is whole or it is none; retention follows the run and not the numbers; what was changed is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vime_core.api.errors import CheckpointError
+from vime_core.training import checkpoint
+from vime_core.training.rank_file import read_rank, require_same, write_rank
+
+LAYOUT = {"ranks": 2, "tensor": 1}
+TENSORS = {"model.0.weight": torch.arange(6.0).view(2, 3), "optimizer.0.0.param": torch.ones(6)}
+
+
+def save(root: Path, step: int, keep: int = 2, ranks: tuple[int, ...] = (0, 1)) -> Path:
+    folder = checkpoint.begin(root, step)
+    for rank in ranks:
+        write_rank(
+            folder, rank, {name: x + step + rank for name, x in TENSORS.items()}, {"scheduler": {"num_steps": step}}
+        )
+    return checkpoint.commit(root, step, {"layout": LAYOUT, "data": {"row": step}}, keep)
+
+
+def files(folder: Path) -> Any:
+    return checkpoint.read_meta(folder)["files"]
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    folder = save(tmp_path, 3)
+    assert checkpoint.find(str(tmp_path), None) == folder
+    assert checkpoint.check_layout(folder, LAYOUT)["data"] == {"row": 3}
+    tensors, state = read_rank(folder, 1, files(folder))
+    assert torch.equal(tensors["model.0.weight"], TENSORS["model.0.weight"] + 4)
+    assert state == {"scheduler": {"num_steps": 3}}
+
+
+def test_a_rank_that_has_not_written_makes_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="rank 1 of 2 has not written its part"):
+        save(tmp_path, 3, ranks=(0,))
+    assert checkpoint.steps(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["rank_00001.safetensors", "rank_00001.json"])
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
+def test_one_flipped_bit_is_found_before_anything_is_loaded(tmp_path: Path, name: str, damage: str) -> None:
+    folder = save(tmp_path, 3)
+    path = folder / name
+    data = bytearray(path.read_bytes())
+    if damage == "flipped":
+        data[-3] ^= 4
+        path.write_bytes(data)
+    elif damage == "truncated":
+        path.write_bytes(data[:-5])
+    else:
+        path.unlink()
+    with pytest.raises(CheckpointError, match=rf"{path} is .*choose another with --ckpt-step"):
+        read_rank(folder, 1, files(folder))
+    read_rank(folder, 0, files(folder))
+
+
+@pytest.mark.parametrize("damage", [lambda t: t[:40], lambda t: t.replace('"row": 4', '"row": 5'), lambda t: "[]"])
+def test_a_damaged_description_names_the_file_and_the_other_checkpoints(tmp_path: Path, damage: Any) -> None:
+    save(tmp_path, 3)
+    path = save(tmp_path, 4) / "meta.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(CheckpointError, match=rf"{path} cannot be read .*choose another with --ckpt-step: 3$"):
+        checkpoint.check_layout(path.parent, LAYOUT)
+
+
+def test_checkpoints_from_before_there_were_digests_can_be_read(tmp_path: Path) -> None:
+    folder = save(tmp_path, 3)
+    meta = json.loads((folder / "meta.json").read_text())
+    del meta["digest"], meta["files"]
+    (folder / "meta.json").write_text(json.dumps(meta))
+    assert checkpoint.check_layout(folder, {**LAYOUT, "bf16": 1})["step"] == 3
+    assert read_rank(folder, 0, checkpoint.read_meta(folder).get("files"))[1]["scheduler"]["num_steps"] == 3
+
+
+def test_the_newest_of_this_run_are_kept(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    assert checkpoint.steps(tmp_path) == [2, 3]
+
+
+def test_a_run_that_goes_on_from_an_earlier_step_sets_the_later_ones_aside(tmp_path: Path) -> None:
+    for step in (3, 7, 8):
+        save(tmp_path, step, keep=5)
+    assert save(tmp_path, 4, keep=2) == checkpoint.find(str(tmp_path), None)
+    assert checkpoint.steps(tmp_path) == [3, 4]
+    assert sorted(p.name for p in tmp_path.glob("*.superseded")) == [
+        "step_00000007.superseded",
+        "step_00000008.superseded",
+    ]
+    save(tmp_path, 5, keep=2)
+    assert checkpoint.steps(tmp_path) == [4, 5]
+
+
+def test_a_kill_between_two_renames_loses_nothing(tmp_path: Path) -> None:
+    folder = save(tmp_path, 3)
+    folder.rename(folder.with_suffix(".replaced"))
+    assert checkpoint.find(str(tmp_path), None) == folder
+    shutil.copytree(folder, folder.with_suffix(".replaced"))
+    checkpoint.begin(tmp_path, 4)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step_00000003", "step_00000004.partial"]
+
+
+def test_names_and_shapes_agree_both_ways() -> None:
+    mine = {"model.0.a": torch.zeros(2), "model.0.b": torch.zeros(2, 3)}
+    require_same("x", mine, dict(mine))
+    for kept, message in (
+        ({"model.0.a": torch.zeros(2)}, r"lacks model\.0\.b"),
+        ({**mine, "model.0.c": torch.zeros(1)}, r"has model\.0\.c, which this run's model has not"),
+        ({**mine, "model.0.b": torch.zeros(3, 2)}, r"has model\.0\.b as \[3, 2\], this run's is \[2, 3\]"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            require_same("x", mine, kept)
