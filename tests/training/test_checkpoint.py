@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from vime_core.api.errors import CheckpointError
+from vime_core.config.sections import ModelSection
 from vime_core.training import checkpoint
 from vime_core.training.rank_file import read_rank, require_same, write_rank
 
@@ -120,3 +121,20 @@ def test_names_and_shapes_agree_both_ways() -> None:
     ):
         with pytest.raises(CheckpointError, match=message):
             require_same("x", mine, kept)
+
+
+def test_a_run_begins_in_its_own_empty_folder_and_goes_on_from_it(tmp_path: Path) -> None:
+    own = ModelSection(save=str(tmp_path / "a"), load=f"{tmp_path}/./a")
+    assert checkpoint.resumed_from(own) is None
+    folder = save(tmp_path / "a", 3)
+    assert checkpoint.resumed_from(own).resolve() == folder
+    assert checkpoint.resumed_from(ModelSection()) is None
+    for model in (ModelSection(load=str(tmp_path / "b")), ModelSection(load=str(tmp_path / "a"), ckpt_step=9)):
+        with pytest.raises(CheckpointError, match="no complete checkpoint"):
+            checkpoint.resumed_from(model)
+
+
+def test_what_was_begun_and_not_committed_leaves_nothing(tmp_path: Path) -> None:
+    write_rank(checkpoint.begin(tmp_path, 3), 0, TENSORS, {})
+    checkpoint.abandon(tmp_path, 3)
+    assert list(tmp_path.iterdir()) == []

@@ -32,6 +32,7 @@ from .rules import violations as violations
 from .rules.batches import longest_sample as longest_sample
 from .sections import SECTIONS as SECTIONS
 from .sections import Config as Config
+from .sections import ModelSection as ModelSection
 from .sections import RolloutSection as RolloutSection
 from .source import Source as Source
 from .source import package_folder as package_folder

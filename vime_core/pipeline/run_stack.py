@@ -53,9 +53,13 @@ class RunStack:
         if config.model.save is None:
             raise ConfigError("save_interval is set but there is nowhere to save to: give --save")
         root = Path(config.model.save)
-        nbytes = self.trainer.save(str(checkpoint.begin(root, step)))
-        meta = {"layout": checkpoint.layout_of(config), "data": self.rollout.state(), "bytes": nbytes, "format": 1}
-        return checkpoint.commit(root, step, meta, config.model.keep_checkpoints)
+        try:
+            nbytes = self.trainer.save(str(checkpoint.begin(root, step)))
+            meta = {"layout": checkpoint.layout_of(config), "data": self.rollout.state(), "bytes": nbytes, "format": 1}
+            return checkpoint.commit(root, step, meta, config.model.keep_checkpoints)
+        except BaseException:
+            checkpoint.abandon(root, step)  # half of one on a full disk would keep it full
+            raise
 
 
 @contextlib.contextmanager
@@ -72,7 +76,7 @@ def stack(config: Config, plugins: Any, folder: RunFolder, stop: Interrupts, clo
     model = config.model.hf_checkpoint
     if model is None:
         raise ConfigError("no model: give --hf-checkpoint")
-    resume = checkpoint.find(config.model.load, config.model.ckpt_step) if config.model.load else None
+    resume = checkpoint.resumed_from(config.model)
     meta = checkpoint.check_layout(resume, checkpoint.layout_of(config)) if resume else None
     config = _with_sync(config, device, plugins)
     losses = folder.losses if config.observe.save_loss_inputs else None

@@ -22,7 +22,7 @@ from vime_core.api import CheckpointError
 from vime_core.training.rank_file import digests_of, sync_file, write_json
 
 if TYPE_CHECKING:
-    from vime_core.config import Config
+    from vime_core.config import Config, ModelSection
 
 _NAME = re.compile(r"step_(\d{8})$")
 _META, _REPLACED = "meta.json", ".replaced"
@@ -43,6 +43,11 @@ def begin(root: Path, step: int) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
+
+
+def abandon(root: Path, step: int) -> None:
+    """Leave nothing of a checkpoint that was begun and will not be committed."""
+    shutil.rmtree(partial(root, step), ignore_errors=True)
 
 
 def commit(root: Path, step: int, meta: Mapping[str, Any], keep: int) -> Path:
@@ -103,6 +108,23 @@ def find(root: str, step: int | None) -> Path:
     wanted = "no complete checkpoint" if step is None else f"no complete checkpoint of step {step}"
     listed = ", ".join(map(str, have)) or "none"
     raise CheckpointError(f"{wanted} in {folder}; complete ones: {listed}. Give --load a folder that --save wrote")
+
+
+def resumed_from(model: ModelSection) -> Path | None:
+    """The checkpoint that a run goes on from; None where it begins: without ``--load``, or where that is the folder
+    of its own ``--save`` and nothing is in it yet.
+
+    Raises:
+        CheckpointError: as :func:`find`.
+    """
+    if not model.load:
+        return None
+    own = model.save is not None and Path(model.save).resolve() == Path(model.load).resolve()
+    if own and model.ckpt_step is None:
+        _recover(Path(model.load))
+        if not steps(Path(model.load)):
+            return None
+    return find(model.load, model.ckpt_step)
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
