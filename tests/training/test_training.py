@@ -38,7 +38,10 @@ def train(folder: str, sections: str, world: int, steps: int = 3) -> dict[str, A
 def assert_same(got: dict[str, Any], want: dict[str, Any], relative: float = RELATIVE) -> None:
     for ours, theirs in zip(got["rows"], want["rows"], strict=True):
         for name in ("train/loss", "train/grad_norm", "train/train_rollout_logprob_abs_diff", "train/trainable_tokens"):
-            assert ours[name] == pytest.approx(theirs[name], rel=relative), name
+            # a loss whose advantages cancel is rounding, some 1e-8
+            assert ours[name] == pytest.approx(theirs[name], rel=relative, abs=1e-7 if name == "train/loss" else 0), (
+                name
+            )
     assert got["score"] == pytest.approx(want["score"], rel=relative)
 
 

@@ -14,9 +14,7 @@ import re
 
 from vime_core.rollout.rewards.quantity import QUANTITY, read_quantity
 
-_THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
-_THOUGHTS_END = re.compile(r"</think(?:ing)?>")
-_THOUGHTS_BEGIN = re.compile(r"<think(?:ing)?>")
+_THINK = re.compile(r"<(/?)think(?:ing)?>")
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?:\{|(?P<bare>\w)(?!\w))")
 _BRACES = re.compile(r"\\[{}]|[{}]")
 _ANSWER_LINE = re.compile(r"(?i)(?:the\s+)?(?:final\s+)?answer[\s*_]*:[\s*_]*(\S.*)")
@@ -64,8 +62,15 @@ def gold_answer(label: object) -> str:
 def without_thoughts(text: str) -> str:
     """The text outside of ``<think>...</think>``. Where the prompt opened the thoughts, they begin with the text; where
     nothing closes them, they end with it."""
-    text = _THOUGHTS_END.split(_THOUGHTS.sub(" ", text))[-1]
-    return _THOUGHTS_BEGIN.split(text)[0]
+    outside, start, thinking = list[str](), 0, False
+    for tag in _THINK.finditer(text):
+        closes = bool(tag[1])
+        if closes and not thinking:
+            outside.clear()
+        elif not closes and not thinking:
+            outside.append(text[start : tag.start()])
+        start, thinking = tag.end(), not closes
+    return " ".join([*outside, "" if thinking else text[start:]])
 
 
 def last_boxed(text: str, unclosed: bool = False) -> str | None:

@@ -39,7 +39,8 @@ class DependsOnTheMicroBatch(Right):
 class DividesByZero(Right):
     def advantages(self, batch, options):
         reward = batch.t("reward").float()
-        return ((reward - reward.mean()) / reward.std(unbiased=False))[batch.seg()]
+        known = reward[reward.isfinite()]
+        return ((reward - known.mean()) / known.std(unbiased=False))[batch.seg()]
 
 
 class IgnoresAdvantage(Right):
