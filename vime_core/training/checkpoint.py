@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import CheckpointError
-from vime_core.training.rank_file import digests_of, sync_file, write_json
+from vime_core.training.rank_file import digests_of, require_whole, sync_file, write_json
 
 if TYPE_CHECKING:
     from vime_core.config import Config, ModelSection
@@ -174,12 +174,13 @@ def layout_of(config: Config) -> dict[str, int]:
 
 
 def check_layout(folder: Path, layout: Mapping[str, int]) -> dict[str, Any]:
-    """The checkpoint's meta data, after making sure that its parallel layout is this run's.
+    """The checkpoint's meta data, after making sure that all of it is there and that its parallel layout is this run's.
 
     Raises:
-        CheckpointError: naming both layouts.
+        CheckpointError: naming the file, or both layouts.
     """
     meta = read_meta(folder)
+    require_whole(folder, meta.get("files", {}))
     written = meta["layout"]  # an older one says less
     if written != {name: value for name, value in layout.items() if name in written}:
         raise CheckpointError(

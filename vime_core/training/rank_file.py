@@ -46,26 +46,37 @@ def digests_of(folder: Path, ranks: int) -> dict[str, Any]:
     return found
 
 
-def read_rank(
-    folder: Path, rank: int, files: Mapping[str, Any] | None
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def read_rank(folder: Path, rank: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors and JSON state of a rank.
 
-    Args:
-        files: what the checkpoint says of its files; None where it was written before they were described.
-
     Raises:
-        CheckpointError: a file is missing, truncated or changed.
+        CheckpointError: a file is missing or not as it was written.
     """
     from safetensors.torch import load_file
 
+    listed = folder / f"{_stem(rank)}.digests.json"
+    written = json.loads(listed.read_text()) if listed.is_file() else None  # None: from before there were digests
     paths = [folder / f"{_stem(rank)}{suffix}" for suffix in (".safetensors", ".json")]
     for path in paths:
         if not path.is_file():
-            raise CheckpointError(f"{path} is missing: {_DAMAGED}")
-        if files is not None and (found := _described(path)) != files.get(path.name):
-            raise CheckpointError(f"{path} is {found}, it was written as {files.get(path.name)}: {_DAMAGED}")
+            raise CheckpointError(f"{path} is missing: {DAMAGED}")
+        if written is not None and (found := _described(path)) != written.get(path.name):
+            raise CheckpointError(f"{path} is {found}, it was written as {written.get(path.name)}: {DAMAGED}")
     return load_file(str(paths[0])), json.loads(paths[1].read_text())
+
+
+def require_whole(folder: Path, files: Mapping[str, Any]) -> None:
+    """Every file is there with all its bytes; what is in them is compared by the rank that reads it.
+
+    Raises:
+        CheckpointError: one is not.
+    """
+    for name, written in files.items():
+        path = folder / name
+        have = path.stat().st_size if path.is_file() else None
+        if have != written["bytes"]:
+            found = "missing" if have is None else f"{have} bytes long, of {written['bytes']}"
+            raise CheckpointError(f"{path} is {found}: {DAMAGED}")
 
 
 def require_same(what: Path | str, mine: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]) -> None:
@@ -103,7 +114,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     sync_file(path)
 
 
-_DAMAGED = "the checkpoint is damaged, choose another with --ckpt-step"
+DAMAGED = "the checkpoint is damaged, choose another with --ckpt-step"
 
 
 def _stem(rank: int) -> str:

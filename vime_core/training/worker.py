@@ -13,7 +13,6 @@ from vime_core.algorithms import Objective
 from vime_core.api import CheckpointError, WeightSync
 from vime_core.batch import StepBatch
 from vime_core.plugin import load_target
-from vime_core.training import checkpoint
 from vime_core.training.forward_backward import LogprobRunner
 from vime_core.training.logprobs import ChunkedSoftmax
 from vime_core.training.loss_record import LossRecord, plain
@@ -180,7 +179,7 @@ class TrainerWorker:
         return write_rank(Path(folder), self.rank, tensors, state)
 
     def _load(self, folder: Path) -> None:
-        tensors, state = read_rank(folder, self.rank, checkpoint.read_meta(folder).get("files"))
+        tensors, state = read_rank(folder, self.rank)
         mine = self.model.tensors()
         kept = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
         require_same(folder, mine, kept)
