@@ -78,7 +78,7 @@ def test_a_resume_has_the_same_reference(folders: dict[str, str], tmp_path: Path
 
 
 def test_a_reference_that_stayed_is_not_in_the_checkpoint(folders: dict[str, str], tmp_path: Path) -> None:
-    from vime_core.training.checkpoint import read_rank
+    from vime_core.training.rank_file import read_rank
 
     for steps, name in ((2, "stayed"), (3, "moved")):
         train(folders["policy"], steps, algorithm=KL, model={"ref_update_interval": 2}, save=tmp_path / name)
