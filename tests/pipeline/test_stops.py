@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.runs import Run, flags, json_lines, vime
 from vime_core.training import checkpoint
+from vime_core.training.rank_file import read_rank
 
 Options = Callable[..., dict[str, Any]]
 
@@ -42,7 +43,7 @@ def stop(folder: Path, arguments: list[str], number: signal.Signals, group: bool
 def assert_resumable(folder: Path) -> None:
     newest = checkpoint.find(str(folder / "run" / "checkpoints"), None)
     step = checkpoint.read_meta(newest)["step"]
-    tensors, state = checkpoint.read_rank(newest, 0)
+    tensors, state = read_rank(newest, 0)
     assert state["scheduler"]["num_steps"] == step > 0
     assert any(name.startswith("optimizer.") for name in tensors)
 
