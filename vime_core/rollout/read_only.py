@@ -8,13 +8,16 @@ from typing import Any, NoReturn
 from vime_core.api import Group, Sample
 
 _MESSAGE = "a reward or filter may not change its sample; copy.deepcopy(sample) gives one that may be changed"
+#: lists of numbers, which hold nothing that could be changed: copied whole, without a look at every token
+_NUMBERS = frozenset({"prompt_tokens", "response_tokens", "loss_mask", "logprobs", "versions"})
+
+
+def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise TypeError(_MESSAGE)
 
 
 class ReadOnlyList(list[Any]):
     """``list(x)``, and a copy or a pickle of it, can be changed."""
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(_MESSAGE)
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = extend = insert = pop = remove = clear = sort = reverse = _refuse
@@ -25,9 +28,6 @@ class ReadOnlyList(list[Any]):
 
 class ReadOnlyDict(dict[Any, Any]):
     """``dict(x)``, and a copy or a pickle of it, can be changed."""
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(_MESSAGE)
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     update = setdefault = pop = popitem = clear = _refuse
@@ -53,7 +53,8 @@ def read_only(sample: Sample) -> Sample:
     """A view of the sample: scalars are its own, containers are copies that refuse to be changed."""
     made = object.__new__(ReadOnlySample)
     for field in fields(Sample):
-        object.__setattr__(made, field.name, _frozen(getattr(sample, field.name)))
+        value = getattr(sample, field.name)
+        object.__setattr__(made, field.name, ReadOnlyList(value) if field.name in _NUMBERS else _frozen(value))
     return made
 
 

@@ -171,7 +171,6 @@ def judge(value: Any, name: str, key: str | None) -> Verdict:
     name: of the reward, for the reason.
     key: the part to train on (``--reward-key``).
     """
-    value = _plain(value)
     if isinstance(value, Unscored):
         return value
     if isinstance(value, Score):

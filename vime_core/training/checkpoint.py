@@ -84,6 +84,12 @@ def _recover(root: Path) -> None:
             os.rename(replaced, target)
 
 
+def _complete(root: Path) -> list[int]:
+    """:func:`steps`, with what a kill left under another name."""
+    _recover(root)
+    return steps(root)
+
+
 def steps(root: Path) -> list[int]:
     """Steps of the complete checkpoints in ``root``."""
     if not root.is_dir():
@@ -99,8 +105,7 @@ def find(root: str, step: int | None) -> Path:
         CheckpointError: there is none; the message lists those that are there.
     """
     folder = Path(root)
-    _recover(folder)
-    have = steps(folder)
+    have = _complete(folder)
     if step is None and have:
         return final(folder, have[-1])
     if step in have:
@@ -120,10 +125,8 @@ def resumed_from(model: ModelSection) -> Path | None:
     if not model.load:
         return None
     own = model.save is not None and Path(model.save).resolve() == Path(model.load).resolve()
-    if own and model.ckpt_step is None:
-        _recover(Path(model.load))
-        if not steps(Path(model.load)):
-            return None
+    if own and model.ckpt_step is None and not _complete(Path(model.load)):
+        return None
     return find(model.load, model.ckpt_step)
 
 

@@ -115,8 +115,7 @@ class Critic:
 
         micro_batches = plan.micro_batches[self.runner.layout.dp_rank]
         parts = self.runner.through(prepared.batch, micro_batches, _values, loss, gradient=True)
-        update = self.optimizer.step() if bool((whole[2] != 0).any()) else self.optimizer.skip()
-        return {**self.runner.total(parts), **update}
+        return {**self.runner.total(parts), **self.optimizer.step_on(whole[2])}
 
     def _check_tokens(self, batch: StepBatch) -> None:
         largest = int(batch.tokens.max())

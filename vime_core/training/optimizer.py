@@ -59,6 +59,10 @@ class Optimizer:
         self.scheduler.num_steps += 1
         return {"grad_norm": norm, "skipped": 0.0, **self.learning_rates()}
 
+    def step_on(self, weight: torch.Tensor) -> dict[str, float]:
+        """:meth:`step`, if any token has a weight: else there is no gradient, and weight decay alone is no update."""
+        return self.step() if bool((weight != 0).any()) else self.skip()
+
     def skip(self) -> dict[str, float]:
         """What :meth:`step` returns for an update that is not made."""
         return {"skipped": 1.0, **self.learning_rates()}

@@ -194,9 +194,8 @@ class TrainStep:
         parts = self.passes.train(
             prepared.batch, mine, loss, entropy=loss_config.entropy_coef != 0.0, topk_ids=topk_ids
         )
-        # without a trainable token there is no gradient, and weight decay alone is no update
-        update = self.optimizer.step() if bool((weight != 0).any()) else self.optimizer.skip()
-        return _Done(plan, {**self.passes.total([part.pairs for part in parts]), **update}, parts)
+        metrics = {**self.passes.total([part.pairs for part in parts]), **self.optimizer.step_on(weight)}
+        return _Done(plan, metrics, parts)
 
     @property
     def _reduce(self) -> Reduce | None:

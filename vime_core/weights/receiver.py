@@ -46,6 +46,10 @@ class UpdateResult:
     nbytes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
+    def describe(self, manifest: Manifest) -> None:
+        """Of what was loaded."""
+        self.digest, self.names, self.nbytes = manifest.digest, manifest.names, manifest.nbytes
+
 
 @dataclass
 class DeltaBase:

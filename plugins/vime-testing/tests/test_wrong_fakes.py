@@ -17,6 +17,14 @@ WRONG = Path(__file__).parent / "wrong"
 #: class -> {check: what its message says}
 Expected = dict[str, dict[str, str]]
 
+#: checks of a reward that ask for scores
+SCORED = (
+    "the_right_answer_scores_best",
+    "odd_answers_are_judged_not_raised_on",
+    "scores_are_finite_numbers",
+    "a_batch_scores_like_its_answers_alone",
+    "the_same_answer_gets_the_same_score",
+)
 REWARDS: Expected = {
     "Right": {},
     "UpsideDown": {"the_right_answer_scores_best": "'4' scores 0, the wrong answer '5' scores 1; the right one must"},
@@ -34,26 +42,10 @@ REWARDS: Expected = {
         "the_same_answer_gets_the_same_score": "set deterministic = False if that is meant",
         "a_batch_scores_like_its_answers_alone": "scored together .* one by one",
     },
-    "Writes": {
-        check: "may not change its sample"
-        for check in (
-            "the_right_answer_scores_best",
-            "odd_answers_are_judged_not_raised_on",
-            "scores_are_finite_numbers",
-            "a_batch_scores_like_its_answers_alone",
-            "the_same_answer_gets_the_same_score",
-        )
-    },
+    "Writes": {check: "may not change its sample" for check in SCORED},
     "NothingSet": {
         check: "TestNothingSet.target is not set: give a registered name, pkg.mod:obj or the object itself"
-        for check in (
-            "the_right_answer_scores_best",
-            "odd_answers_are_judged_not_raised_on",
-            "scores_are_finite_numbers",
-            "a_batch_scores_like_its_answers_alone",
-            "the_same_answer_gets_the_same_score",
-            "the_sample_is_only_read",
-        )
+        for check in (*SCORED, "the_sample_is_only_read")
     },
     "Changed": {"no_check_was_changed": r"TestChanged.test_scores_are_finite_numbers replaces a check .*xfail\(reason"},
 }

@@ -124,8 +124,7 @@ class BenchEngine(UpdatableEngine):
                 self._model[name] = tensor.clone()
         finally:
             incoming.drain()
-        sent = incoming.manifest
-        self._result.digest, self._result.names, self._result.nbytes = sent.digest, sent.names, sent.nbytes
+        self._result.describe(incoming.manifest)
 
     def _forget(self) -> None:
         if self._incoming is not None:

@@ -69,8 +69,7 @@ class WeightLoader:
             finally:
                 self._embedding = None
                 incoming.drain()
-            manifest = incoming.manifest
-            self.result.digest, self.result.names, self.result.nbytes = manifest.digest, manifest.names, manifest.nbytes
+            self.result.describe(incoming.manifest)
 
     def discard(self) -> None:
         """Forget what was received and not loaded."""
