@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ConfigError
-from vime_core.inference import EngineGroup, EngineLaunch, TeacherHandle
 from vime_core.pipeline.device_sharing import DeviceSharing, device_sharing_of
 from vime_core.pipeline.rollout_handle import RolloutHandle
 from vime_core.pipeline.schedule import Schedule, schedule
@@ -20,6 +19,7 @@ from vime_core.training import checkpoint
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend, Receipt, WeightSync
     from vime_core.config import Config
+    from vime_core.inference import EngineGroup
     from vime_core.observe import PhaseClock, RunFolder
     from vime_core.runtime import Interrupts
 
@@ -91,10 +91,14 @@ def stack(config: Config, plugins: Any, folder: RunFolder, stop: Interrupts, clo
         device_sharing = device_sharing_of(config, device, trainer, lambda: clock.phase("offload"))
         teacher = engines = None
         if config.teacher_engine:  # on its way up; it is no part of the engines, which get weights
+            from vime_core.inference import TeacherHandle
+
             teacher = TeacherHandle.launch(config, device, plugins, folder.logs, stop)
             ending.callback(teacher.shutdown, ENDING)
         placements = device_sharing.before_engines(started)
         if config.needs_engines:
+            from vime_core.inference import EngineGroup, EngineLaunch
+
             engines = EngineGroup.start(EngineLaunch(config, device, model, plugins, folder.logs, placements), stop)
             ending.callback(engines.shutdown, ENDING)
         trainer.finish_setup(started)
