@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import multiprocessing
 import statistics
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,32 +109,55 @@ def configuration(model: Path, bf16: bool, folder: Path) -> Any:
 
 
 class Carrying:
-    """Both ends of the transport and nothing else: packed here, mapped and verified in a thread beside it."""
+    """Both ends of the transport and nothing else: packed here, mapped and verified in a process beside it, as in a
+    run."""
 
     def __init__(self, config: Any) -> None:
-        from vime_core.weights import HostReceiver, RendezvousStore, make_publisher
+        from vime_core.weights import RendezvousStore, make_publisher
 
         self._point = RendezvousStore("127.0.0.1")
         self._point.open()
-        self._sender, self._receiver = make_publisher(config), HostReceiver()
-        self._thread = ThreadPoolExecutor(1)
+        self._sender = make_publisher(config)
         place = {"kind": "shared_memory", "host": self._point.host, "port": self._point.port, "group": "bench"}
         self._terms = {**place, "world": 2, "bucket": config.sync.update_weight_buffer_size, "timeout": 60.0}
+        spawned = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawned.Pipe()
+        self._process = spawned.Process(target=take, args=(theirs, self._terms), daemon=True)
+        self._process.start()
+        self._pipe.recv()  # it has imported what it needs
 
     def seconds(self, tensors: Mapping[str, Any], version: int) -> float:
         """Of one version, until the receiver has it all."""
         self._sender.open({**self._terms, "base": version - 1 if version else None})
+        self._pipe.send(version)
+        self._pipe.recv()
         started = time.perf_counter()
-        taking = self._thread.submit(self._receiver, version, self._terms, 1, lambda entries, complete: None)
         self._sender.publish(tensors.items(), version)
-        taking.result()
+        self._pipe.recv()
         return time.perf_counter() - started
 
     def close(self) -> None:
+        self._pipe.send(None)
+        self._process.join()
         self._sender.close()
-        self._receiver.close()
-        self._thread.shutdown()
         self._point.close()
+
+
+def take(pipe: Connection, terms: Mapping[str, Any]) -> None:
+    """The engine's end: takes each version that the pipe announces, and says when it has it."""
+    import torch
+
+    from vime_core.weights import HostReceiver
+
+    torch.set_num_threads(1)
+    receiver = HostReceiver()
+    pipe.send("ready")
+    while (version := pipe.recv()) is not None:
+        pipe.send("listening")
+        incoming = receiver(version, terms, 1, lambda entries, complete: None)
+        pipe.send("taken")
+        incoming.abandon()
+    receiver.close()
 
 
 class Copy:

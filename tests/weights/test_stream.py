@@ -31,7 +31,7 @@ from vime_core.weights.rendezvous import RendezvousStore
 from vime_core.weights.sender import StreamPublisher
 from vime_core.weights.transports.communicator import CallThread
 from vime_core.weights.transports.host import connect
-from vime_core.weights.transports.shared_memory import SharedBuffer, map_bytes
+from vime_core.weights.transports.shared_memory import SharedFile, map_bytes
 
 Named = dict[str, torch.Tensor]
 
@@ -366,7 +366,9 @@ def test_a_receiver_holds_one_bucket_or_the_senders_memory(ends: Callable[..., A
         assert len(storages) == 0
         assert both.receivers[0]._base.buckets == {}
         if kind == "shared_memory":
-            assert len(both.sender._channel._buffers) == 64  # one version, in the sender's memory, whatever is pushed
+            assert (
+                len(both.sender._channel._file.spans) == 64
+            )  # one version, in the sender's memory, whatever is pushed
         else:
             assert max(alive) <= 2
 
@@ -509,9 +511,9 @@ def test_a_delta_is_applied_to_what_the_version_before_really_was(ends: Callable
 
 
 def test_a_receiver_cannot_reach_the_senders_bytes_and_keeps_its_own() -> None:
-    sent = SharedBuffer(256)
-    sent.flat.fill_(7)
-    first, second = map_bytes(sent.path, 256), map_bytes(sent.path, 256)
+    sent = SharedFile()
+    sent.span(0, 256).flat.fill_(7)
+    first, second = map_bytes(sent.path, 0, 256), map_bytes(sent.path, 0, 256)
     first.fill_(0)
     assert bool((second == 7).all())
     path = sent.path
@@ -519,7 +521,7 @@ def test_a_receiver_cannot_reach_the_senders_bytes_and_keeps_its_own() -> None:
     sent.close()
     assert bool((second == 7).all())  # whoever has it mapped keeps it
     with pytest.raises(OSError, match=r"No such file|fd"):
-        map_bytes(path, 256)
+        map_bytes(path, 0, 256)
 
 
 def test_what_was_sent_can_give_its_memory_up(kind: str) -> None:
@@ -536,8 +538,26 @@ def test_what_was_sent_can_give_its_memory_up(kind: str) -> None:
 
 
 def test_what_cannot_be_mapped_is_named() -> None:
-    with pytest.raises(ValueError, match="has 64 bytes, its packet says 128"):
-        map_bytes(SharedBuffer(64).path, 128)
+    sent = SharedFile()
+    sent.span(0, 64)
+    with pytest.raises(ValueError, match="has 64 bytes, the packet says 128 from 0"):
+        map_bytes(sent.path, 0, 128)
+
+
+def test_buckets_lie_one_after_another_and_keep_their_places() -> None:
+    """One file whatever the number of buckets: a process may open no more than so many."""
+    sent = SharedFile()
+    for number, size in enumerate((5000, 64, 9000)):
+        sent.span(number, size).flat.fill_(number + 1)
+    places = [span.offset for span in sent.spans]
+    assert places == sorted({*places})
+    assert sent.span(1, 64).offset == places[1]
+    for number, size in enumerate((5000, 64, 9000)):
+        assert bool((map_bytes(sent.path, places[number], size) == number + 1).all())
+    sent.span(1, 128).flat.fill_(9)  # a bucket that became larger: those after it are placed anew
+    assert [span.flat.numel() for span in sent.spans] == [5000, 128]
+    assert bool((map_bytes(sent.path, 0, 5000) == 1).all())
+    sent.close()
 
 
 def test_another_transport_is_refused_by_name() -> None:

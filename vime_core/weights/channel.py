@@ -32,10 +32,12 @@ class Channel(abc.ABC):
         alive: it can carry another run of bytes; false for ever after an error.
         keeps_sent: what was sent stays in the sender's memory until it begins another version, and receivers map it. So
             they hold a whole version at no cost, and verify all of it before they load any.
+        largest: bytes above which a bucket gains nothing here: receivers verify one while the next is packed.
     """
 
     alive: bool = True
     keeps_sent: ClassVar[bool] = False
+    largest: ClassVar[int | None] = None
 
     @abc.abstractmethod
     def empty(self, size: int) -> torch.Tensor:

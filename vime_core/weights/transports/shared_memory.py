@@ -1,7 +1,7 @@
 """Weights through shared memory: trainer and engines on one machine.
 
-The trainer packs each bucket into anonymous memory and every worker of every engine maps it: the bytes are copied once
-on the way. What is said about them goes over a gloo group. On Linux a buffer is a memfd, reached by others as
+The trainer packs buckets into one anonymous file and every worker of every engine maps them: the bytes are copied once
+on the way. What is said about them goes over a gloo group. On Linux the file is a memfd, reached by others as
 ``/proc/<pid>/fd/<n>``: no name to unlink, nothing left behind by ``kill -9``, and not bound by the size of ``/dev/shm``
 (64 MB in a default container). Elsewhere it is a temporary file.
 """
@@ -12,6 +12,7 @@ import contextlib
 import mmap
 import os
 import tempfile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from vime_core.api import SyncError
@@ -24,40 +25,34 @@ if TYPE_CHECKING:
 
 
 class SharedMemoryChannel(GlooChannel):
-    """Every version is packed into the same buffers, so an engine has to let go of one before the next begins."""
+    """Every version is packed into the same file, so an engine has to let go of one before the next begins."""
 
     keeps_sent: ClassVar[bool] = True
+    largest: ClassVar[int | None] = 64 << 20
 
     def __init__(self, terms: Rendezvous, rank: int) -> None:
         super().__init__(terms, rank)
-        self._buffers: list[SharedBuffer] = []
+        self._file = SharedFile()
         self._used = 0
 
     def begin(self) -> None:
         self._used = 0
 
     def bucket(self, size: int) -> torch.Tensor:
-        number = self._used
         self._used += 1
-        if number == len(self._buffers):
-            self._buffers.append(SharedBuffer(size))
-        elif self._buffers[number].size != size:
-            self._buffers[number].close()
-            self._buffers[number] = SharedBuffer(size)
-        return self._buffers[number].flat
+        return self._file.span(self._used - 1, size).flat
 
     def give(self, flat: torch.Tensor) -> None:
-        mine = self._buffers[: self._used]
-        found = next((buffer for buffer in mine if buffer.flat.data_ptr() == flat.data_ptr()), None)
+        found = self._file.holding(flat)
         if found is None:  # changes, which are packed nowhere
             self.bucket(flat.numel()).copy_(flat)
-            found = self._buffers[self._used - 1]
-        self.tell(found.path)
+            found = self._file.spans[self._used - 1]
+        self.tell(f"{found.offset} {self._file.path}")
 
     def take(self, size: int) -> torch.Tensor:
-        path = self.told()
+        offset, _, path = self.told().partition(" ")
         try:
-            return map_bytes(path, size)
+            return map_bytes(path, int(offset), size)
         except (OSError, ValueError) as error:
             self.close()  # the others learn at once that this one is gone
             raise SyncError(
@@ -67,62 +62,85 @@ class SharedMemoryChannel(GlooChannel):
 
     def close(self) -> None:
         super().close()
-        for buffer in self._buffers:
-            buffer.close()
-        self._buffers.clear()
+        self._file.close()
 
 
 class SharedMemorySync(StreamSync):
     kind: ClassVar[str] = "shared_memory"
 
 
-class SharedBuffer:
-    """[size] uint8 with one writer. ``path`` is where other processes open it. Pages that were never written cost
-    nothing."""
+@dataclass(frozen=True)
+class Span:
+    """A bucket's place in the file: ``flat`` [n] uint8 begins ``offset`` bytes after its start."""
 
-    def __init__(self, size: int) -> None:
-        import torch
+    offset: int
+    flat: torch.Tensor
 
-        self.size = size
-        self._file: str | None = None
+    @property
+    def end(self) -> int:
+        return self.offset + -(-self.flat.numel() // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+
+
+class SharedFile:
+    """Buckets one after another, with one writer. ``path`` is where other processes open it. Pages that were never
+    written cost nothing."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self._named: str | None = None
         if hasattr(os, "memfd_create"):
             self._fd = os.memfd_create("vime-weights")
             self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
         else:
             self._fd, self.path = tempfile.mkstemp(prefix="vime-weights")
-            self._file = self.path
-        os.ftruncate(self._fd, size)
-        self.flat = torch.frombuffer(mmap.mmap(self._fd, size), dtype=torch.uint8)
+            self._named = self.path
+
+    def span(self, number: int, size: int) -> Span:
+        """The ``number``-th bucket's, ``size`` bytes: where it was before, or after the one before it."""
+        if number == len(self.spans) or self.spans[number].flat.numel() != size:
+            del self.spans[number:]
+            offset = self.spans[-1].end if self.spans else 0
+            os.ftruncate(self._fd, max(os.fstat(self._fd).st_size, offset + size))
+            flat = _flat(mmap.mmap(self._fd, size, offset=offset))
+            self.spans.append(Span(offset, flat))
+        return self.spans[number]
+
+    def holding(self, flat: torch.Tensor) -> Span | None:
+        """Whose bytes begin where ``flat``'s do."""
+        return next((span for span in self.spans if span.flat.data_ptr() == flat.data_ptr()), None)
 
     def close(self) -> None:
         """Whoever has it mapped keeps it; nobody can open it any more. Idempotent."""
-        import torch
-
         if self._fd < 0:
             return
-        self.flat = torch.empty(0, dtype=torch.uint8)
+        self.spans.clear()
         os.close(self._fd)
         self._fd = -1
-        if self._file is not None:
+        if self._named is not None:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._file)
+                os.unlink(self._named)
 
 
-def map_bytes(path: str, size: int) -> torch.Tensor:
-    """The buffer at ``path`` as [size] uint8, mapped, not copied. Writing to it changes only the caller's view.
+def map_bytes(path: str, offset: int, size: int) -> torch.Tensor:
+    """``size`` bytes of the file at ``path`` as [size] uint8, mapped, not copied. Writing to it changes only the
+    caller's view.
 
     Raises:
         OSError: the writer is gone.
-        ValueError: the buffer is smaller than ``size``.
+        ValueError: the file ends before.
     """
-    import torch
-
     fd = os.open(path, os.O_RDONLY)
     try:
         have = os.fstat(fd).st_size
-        if have < size:
-            raise ValueError(f"buffer {path} has {have} bytes, its packet says {size}")
+        if have < offset + size:
+            raise ValueError(f"{path} has {have} bytes, the packet says {size} from {offset}")
         # a private mapping is writable, which torch wants, and can never reach the sender's bytes
-        return torch.frombuffer(mmap.mmap(fd, size, access=mmap.ACCESS_COPY), dtype=torch.uint8)
+        return _flat(mmap.mmap(fd, size, access=mmap.ACCESS_COPY, offset=offset))
     finally:
         os.close(fd)
+
+
+def _flat(mapped: mmap.mmap) -> torch.Tensor:
+    import torch
+
+    return torch.frombuffer(mapped, dtype=torch.uint8)
