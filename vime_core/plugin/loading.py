@@ -17,6 +17,8 @@ from vime_core.plugin.registry import CORE, Owner
 from vime_core.plugin.targets import absolute_target, split_target
 
 OMIT = "no:"
+#: seconds that the import of a plugin may take: of one that was asked for, and of one that merely is installed
+ASKED_SECS, INSTALLED_SECS = 300.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class LoadPlan:
     requested: bool = False
     problem: str = ""
     needed: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """The deadline of its import."""
+        return ASKED_SECS if self.requested or self.needed else INSTALLED_SECS
 
     def called(self, name: str) -> bool:
         """Does ``no:name`` mean this plugin?"""

@@ -44,6 +44,9 @@ class Options(Mapping[str, type]):
         self._types.update(part._types)
         part._owner = None
 
+    def remove(self, owner: Owner) -> None:
+        self._types.pop(owner.name, None)
+
     def __getitem__(self, plugin: str) -> type:
         return self._types[plugin]
 

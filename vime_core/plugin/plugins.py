@@ -1,15 +1,14 @@
 """The plugins of one process: loaded once, then frozen, with a typed method for every hook.
 
 ``Plugins.load`` finds and loads them in the driver, ``Plugins.from_lock`` loads exactly the driver's in a worker. What
-registers is in the registries; what is announced goes through the methods below. Policy: a plugin that cannot be loaded
-is skipped with a warning unless it was asked for; an error in an environment, configure or choice hook ends the run; an
-observer's is logged once and counted, since a plotting plugin must not end a run of three days. ``strict`` raises in
-every case.
+registers is in the registries; what is announced goes through the methods below. Policy: a plugin that cannot be
+loaded, or fails as a process starts, is left out with a warning unless it was asked for; an error in an environment,
+configure or choice hook ends the run; an observer's is a warning and counted, since a plotting plugin must not end a
+run of three days. ``strict`` raises in every case.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections import Counter
@@ -21,14 +20,15 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from vime_core import hookspecs
-from vime_core.api import ConfigError, PluginError
+from vime_core.api import ConfigError, DeadlineError, PluginError
 from vime_core.plugin import discovery, kinds, loading, lock, selection
+from vime_core.plugin.hook_calls import HookCalls, HookError
 from vime_core.plugin.loading import LoadPlan
-from vime_core.plugin.messages import BLAMABLE, one_line
 from vime_core.plugin.options import Options
-from vime_core.plugin.registry import Provider, Registry
+from vime_core.plugin.registry import CORE, Provider, Registry
 from vime_core.plugin.tracing import HookTrace
 from vime_core.plugin.validation import LoadedPlugin, hooks_of, validate
+from vime_core.runtime import time_limit, warn
 
 if TYPE_CHECKING:
     from vime_core.algorithms import CorrectionFunction
@@ -55,11 +55,6 @@ class PluginOutput:
 
 #: warnings alone
 ON_STDERR = PluginOutput()
-
-
-def _hook_error(member: LoadedPlugin, hook: str, error: BaseException) -> PluginError:
-    fix = f"run without it (--plugin no:{member.name}) or report it to its authors"
-    return PluginError(f"{member.owner}: {hook}: {one_line(error)}; {fix}")
 
 
 def _interface(target: str) -> kinds.Shape:
@@ -98,6 +93,7 @@ class Plugins:
         self._requested = requested
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
+        self._hooks = HookCalls(self._manager, self.trace)
         self._members: list[LoadedPlugin] = []
         for plan in plans:
             self._load_one(plan)
@@ -137,7 +133,8 @@ class Plugins:
         Raises:
             PluginError: one is missing on this host, has another version, or cannot be loaded.
         """
-        return cls(lock.plans_of(records), strict=strict)
+        output = PluginOutput(warn=lambda line: warn(line, line))  # nobody reads a worker's standard error
+        return cls(lock.plans_of(records), strict=strict, output=output)
 
     def lock(self) -> list[dict[str, Any]]:
         """Plain records for ``from_lock`` and the run folder."""
@@ -208,9 +205,16 @@ class Plugins:
         return merged
 
     def process_started(self, role: str) -> None:
-        """Call first in every process, before torch is imported."""
-        for _ in self._ask("vime_process_started", role=role):
-            pass
+        """Call first in every process, before torch is imported. A plugin that nobody asked for and that fails here is
+        left out of this process, with all that it registered."""
+        hook = "vime_process_started"
+        for member in list(self._hooks.implementing(hook, self._members)):
+            try:
+                self._hooks.ask(hook, member.plugin, role=role)
+            except HookError as error:
+                if member.requested or self.strict or member.name == CORE:
+                    raise _blamed(member, error) from error.__cause__
+                self._leave_out(member, str(error))
 
     def configure(self, config: Config) -> None:
         """Let every plugin check the final configuration.
@@ -218,14 +222,14 @@ class Plugins:
         Raises:
             ConfigError: the violations that all plugins found, together.
         """
-        violations: list[str] = []
-        for member, call in self._implementations("vime_configure"):
+        hook, violations = "vime_configure", list[str]()
+        for member in self._hooks.implementing(hook, self._members):
             try:
-                call(config=config)
+                self._hooks.ask(hook, member.plugin, config=config)
             except ConfigError as error:
                 violations += [f"{member.owner}: {line}" for line in error.violations]
-            except BLAMABLE as error:
-                raise _hook_error(member, "vime_configure", error) from error
+            except HookError as error:
+                raise _blamed(member, error) from error.__cause__
         if violations:
             raise ConfigError(violations)
 
@@ -257,13 +261,14 @@ class Plugins:
     def _load_one(self, plan: LoadPlan) -> None:
         """Validate and register one plugin, all of it or nothing."""
         try:
-            member = validate(plan, self._manager)
+            with time_limit(plan.seconds, f"import of {plan.spec}"):
+                member = validate(plan, self._manager)
             try:
                 self._register(member)
             except PluginError:
                 self._manager.unregister(member.plugin)
                 raise
-        except PluginError as error:
+        except (PluginError, DeadlineError) as error:
             fix = "" if plan.needed else f"; --plugin no:{plan.owner.name} leaves it out"
             if plan.requested or plan.needed or self.strict:
                 raise PluginError(f"{plan.owner}: {error}{fix}") from error
@@ -280,50 +285,51 @@ class Plugins:
             part = collectors[hook].scoped(member.owner)
             argument = "options" if hook == "vime_register_options" else "registry"
             try:
-                self._caller(hook, member.plugin)(**{argument: part})
-            except BLAMABLE as error:
-                raise PluginError(f"{hook}: {one_line(error)}") from error
+                self._hooks.ask(hook, member.plugin, **{argument: part})
+            except HookError as error:
+                raise PluginError(str(error)) from error.__cause__
             parts.append((collectors[hook], part))
         for whole, part in parts:
             whole.merge(part)
 
-    def _caller(self, hook: str, plugin: object) -> Callable[..., Any]:
-        """The hook of one plugin alone, through pluggy, which passes only the arguments it takes."""
-        others = [other for other in self._manager.get_plugins() if other is not plugin]
-        call = self._manager.subset_hook_caller(hook, others)
-        return self.trace.around(call, hook, self._manager.get_name(plugin) or "")
-
-    def _implementations(self, hook: str) -> Iterator[tuple[LoadedPlugin, Callable[..., Any]]]:
-        """In pluggy's order: the last loaded first, those marked ``trylast`` at the end."""
-        by_plugin = {id(member.plugin): member for member in self._members}
-        for implementation in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
-            member = by_plugin[id(implementation.plugin)]
-            yield member, self._caller(hook, member.plugin)
+    def _leave_out(self, member: LoadedPlugin, why: str) -> None:
+        """A plugin that was loaded already."""
+        reason = f"{member.owner} was left out: {why}"
+        self._warn(f"{reason}; --plugin no:{member.name} leaves it out without this warning")
+        self._manager.unregister(member.plugin)
+        self._members.remove(member)
+        self.options.remove(member.owner)
+        for registry in self.registries().values():
+            registry.remove(member.owner, reason)
 
     def _ask(self, hook: str, **arguments: Any) -> Iterator[tuple[LoadedPlugin, Any]]:
         """Each plugin's answer (None where it has none). An error ends the run and names its plugin."""
-        for member, call in self._implementations(hook):
+        for member in self._hooks.implementing(hook, self._members):
             try:
-                answer = call(**arguments)
-            except BLAMABLE as error:
-                raise _hook_error(member, hook, error) from error
-            if isinstance(answer, list):  # what a collecting hook returns; one plugin gives one answer or none
-                answer = answer[0] if answer else None
-            yield member, answer
+                yield member, self._hooks.ask(hook, member.plugin, **arguments)
+            except HookError as error:
+                raise _blamed(member, error) from error.__cause__
 
     def _observe(self, hook: str, **arguments: Any) -> None:
-        for member, call in self._implementations(hook):
+        for member in self._hooks.implementing(hook, self._members):
             try:
-                call(**arguments)
-            except BLAMABLE as error:
+                self._hooks.ask(hook, member.plugin, **arguments)
+            except HookError as error:
                 self._failed(member, hook, error)
 
-    def _failed(self, member: LoadedPlugin, hook: str, error: BaseException) -> None:
-        key = (member.name, hook)
-        self.observer_failures[key] += 1
-        line = f"{member.owner}: {hook}: {one_line(error)}"
+    def _failed(self, member: LoadedPlugin, hook: str, error: HookError) -> None:
+        line = f"{member.owner}: {error}"
         if self.strict:
-            raise PluginError(line) from error
-        if self.observer_failures[key] == 1:
-            log = logging.getLogger("vime.plugins")
-            log.error("%s; the run goes on, further failures are only counted", line, exc_info=error)
+            raise PluginError(line) from error.__cause__
+        self.observer_failures[member.name, hook] += 1
+        if self.observer_failures[member.name, hook] == 1:
+            warn(
+                f"{member.owner}: {hook}",
+                f"{line}; the run goes on, further failures are only counted",
+                error.__cause__,
+            )
+
+
+def _blamed(member: LoadedPlugin, error: HookError) -> PluginError:
+    fix = f"run without it (--plugin no:{member.name}) or report it to its authors"
+    return PluginError(f"{member.owner}: {error}; {fix}")

@@ -17,10 +17,13 @@ from typing import Any, Generic, TypeVar
 from vime_core.api import PluginError
 from vime_core.plugin.messages import BLAMABLE, listed, nearest, one_line, remedy
 from vime_core.plugin.targets import load_target, looks_like_path, split_target
+from vime_core.runtime import time_limit
 
 T = TypeVar("T")
 
 CORE = "core"
+#: seconds for the import of a target, which may bring in half of the world, and for a probe
+_LOAD_SECS, _PROBE_SECS = 600.0, 120.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 #: answers "can this run here?" by ``bool`` or ``(bool, reason)``, without importing torch
@@ -75,7 +78,8 @@ class Provider(Generic[T]):
         """
         what = f"{self.owner} could not provide {self.kind} '{self.name}' from '{self.target_text}'"
         try:
-            value = load_target(self.target) if isinstance(self.target, str) else self.target
+            with time_limit(_LOAD_SECS, f"import of {self.target_text}"):
+                value = load_target(self.target) if isinstance(self.target, str) else self.target
         except BLAMABLE as error:
             raise PluginError(f"{what}: {one_line(error)}{remedy(error)}") from error
         wrong = self.shape(value) if self.shape else None
@@ -87,7 +91,8 @@ class Provider(Generic[T]):
         """Ask the probe. Raises whatever the probe raises."""
         if self.probe is None:
             return True, ""
-        answer = (load_target(self.probe) if isinstance(self.probe, str) else self.probe)()
+        with time_limit(_PROBE_SECS, f"the probe of {self.kind} '{self.name}'"):
+            answer = (load_target(self.probe) if isinstance(self.probe, str) else self.probe)()
         ok, reason = answer if isinstance(answer, tuple) else (answer, "")
         return bool(ok), str(reason)
 
@@ -116,6 +121,7 @@ class Registry(Generic[T]):
         self._requested = tuple(requested)
         self._owner = owner
         self._providers: dict[str, Provider[T]] = {}
+        self._left_out: dict[str, str] = {}
 
     def add(
         self,
@@ -153,6 +159,12 @@ class Registry(Generic[T]):
         self._providers.update(part._providers)
         part._owner = None
 
+    def remove(self, owner: Owner, reason: str) -> None:
+        """Take out what a plugin registered; who asks for it hears ``reason``."""
+        for provider in [p for p in self if p.owner == owner]:
+            del self._providers[provider.qualified_name]
+            self._left_out |= {provider.name: reason, provider.qualified_name: reason}
+
     # for the core ----------------------------------------------------------------------------------------------
     def __iter__(self) -> Iterator[Provider[T]]:
         return iter(self._providers.values())
@@ -174,10 +186,17 @@ class Registry(Generic[T]):
             return self._providers[name]
         found = [p for p in self if p.name == name]
         if not found:
-            raise PluginError(
-                f"no {self.kind} named '{name}'{nearest(name, self.names())}; there are: {self._listing()}"
-            )
+            hint = f": {self._left_out[name]}" if name in self._left_out else nearest(name, self.names())
+            raise PluginError(f"no {self.kind} named '{name}'{hint}; there are: {self._listing()}")
         return self._first(found, name)
+
+    def source(self, name_or_path: str) -> str:
+        """Whose it is, for messages: `` of plugin 'mine' (my-dist 1.0)``. Empty for the core's, and for a path, which
+        says it itself."""
+        if name_or_path not in self._providers and looks_like_path(name_or_path):
+            return ""
+        owner = self.get(name_or_path).owner
+        return "" if owner.name == CORE else f" of {owner}"
 
     def resolve(self, name_or_path: str) -> T:
         """The object itself: of a registered name, or of a target such as ``my_pkg.rewards:score`` or ``./r.py:score``.
@@ -192,7 +211,8 @@ class Registry(Generic[T]):
         if place.endswith(".py") and not attribute:
             raise PluginError(f"{where}: say which object of the file is meant: {name_or_path}:NAME")
         try:
-            value = load_target(name_or_path)
+            with time_limit(_LOAD_SECS, f"import of {name_or_path}"):
+                value = load_target(name_or_path)
         except BLAMABLE as error:
             raise PluginError(f"{where}: {one_line(error)}") from error
         wrong = self._shape(value) if self._shape else None

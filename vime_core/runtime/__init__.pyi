@@ -14,7 +14,10 @@ from .ray_cluster import actor_environment as actor_environment
 from .ray_cluster import cluster as cluster
 from .signals import Interrupted as Interrupted
 from .signals import Interrupts as Interrupts
+from .time_limit import time_limit as time_limit
 from .waits import as_raised as as_raised
 from .waits import gather as gather
 from .waits import get as get
 from .waits import settle as settle
+from .warn import LOGGER as LOGGER
+from .warn import warn as warn
