@@ -337,3 +337,23 @@ def test_needs_and_when_they_are_read() -> None:
     batch = small_batch([[1]], rollout_logp=[-1.0])
     with pytest.raises(TrainerError, match="needs old_logp"):
         prepare_step(Objective(Grpo(), OPTIONS, "token_mean", loss_config=TIS), batch)
+
+
+def test_a_correction_of_a_plugin_is_named_with_it() -> None:
+    def writes(batch: StepBatch, advantage: torch.Tensor) -> CorrectionResult:
+        batch.t("reward").zero_()
+        advantage.zero_()
+        return CorrectionResult()
+
+    def divides(batch: StepBatch, advantage: torch.Tensor) -> CorrectionResult:
+        return CorrectionResult(weight=1 / 0)  # type: ignore[arg-type]
+
+    batch, advantage = small_batch([[1, 1]], reward=[2.0]), torch.ones(2)
+    who = r"correction 'mine' of plugin 'p' \(d 1\.0\)"
+    for function, message in (
+        (writes, " changed reward, advantage in place"),
+        (divides, ": ZeroDivisionError at .*py:"),
+    ):
+        with pytest.raises(TrainerError, match=who + message):
+            combine([Correction("mine", function, source=" of plugin 'p' (d 1.0)")], batch, advantage, batch.t("mask"))
+    assert (batch.reward.tolist(), advantage.tolist()) == ([2.0], [1.0, 1.0])

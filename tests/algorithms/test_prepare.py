@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import sys
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from vime_testing.toy_step import random_case, small_batch
 
 from vime_core.algorithms.grpo import Grpo
+from vime_core.algorithms.loss import MicroBatchSlice, TokenColumns, micro_loss
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.options import aggregation_of, merge_options, options_of
 from vime_core.algorithms.prepare import prepare_step
 from vime_core.algorithms.sft import Sft
 from vime_core.api.errors import ConfigError, TrainerError
+from vime_core.batch import SCHEMA
 from vime_core.batch.plan import Packing, plan_steps
 from vime_core.config.sections import Config
 
@@ -107,11 +111,11 @@ class Broken(Grpo):
 @pytest.mark.parametrize(
     ("stage", "result", "message"),
     [
-        ("select", torch.ones(2).bool(), r"select gave shape \(2,\), expected \(3,\)"),
-        ("advantages", torch.ones(3), r"advantages gave shape \(3,\), expected \(4,\)"),
+        ("select", torch.ones(2).bool(), r"select has shape \(2,\), expected \(3,\)"),
+        ("advantages", torch.ones(3), r"advantages has shape \(3,\), expected \(4,\)"),
         ("advantages", torch.ones(4, requires_grad=True), "advantages must not carry a gradient"),
         ("advantages", torch.tensor([1, 1, math.nan, 1]), r"not finite at 1 .* sample 1 \(group 5, rollout 1\)"),
-        ("correction", torch.ones(4, 1), r"correction gave shape \(4, 1\)"),
+        ("correction", torch.ones(4, 1), r"correction has shape \(4, 1\)"),
         ("correction", torch.tensor([1, 1, 1, math.inf]), r"correction is not finite .* sample 2"),
     ],
 )
@@ -119,6 +123,82 @@ def test_a_broken_stage_is_named(stage: str, result: Any, message: str) -> None:
     batch = small_batch([[1, 0], [1], [1]], group=[5, 5, 5])
     with pytest.raises(TrainerError, match=f"algorithm 'broken': .*{message}"):
         prepare_step(Objective(Broken(stage, result), OPTIONS, "token_mean"), batch)
+
+
+class Author(Grpo):
+    """Somebody's first try, wrong in one stage."""
+
+    name = "author"
+    defaults: ClassVar[Mapping[str, Any]] = {"scale": 1.0}
+
+    def __init__(self, **stages: Any) -> None:
+        self.stages = stages
+
+    def select(self, batch: Any, options: Any) -> Any:
+        return self.stages.get("select", lambda batch, options: batch.all_samples())(batch, options)
+
+    def advantages(self, batch: Any, options: Any) -> Any:
+        return self.stages.get("advantages", lambda batch, options: batch.t("mask").float())(batch, options)
+
+    def correction(self, batch: Any, options: Any) -> Any:
+        return self.stages.get("correction", lambda batch, options: (None, {}))(batch, options)
+
+    def surrogate(self, view: Any, advantage: Any, options: Any) -> Any:
+        return self.stages.get("surrogate", lambda view, advantage, options: (-advantage * view.logp, {}))(
+            view, advantage, options
+        )
+
+
+def run_stages(algorithm: Author) -> None:
+    batch = small_batch([[1, 0], [1], [1]], group=[5, 5, 5])
+    before = {name: batch.t(name).clone() for name in SCHEMA}
+    objective = Objective(algorithm, algorithm.defaults, "token_mean", source=" of plugin 'mine' (my-dist 1.0)")
+    try:
+        prepared = prepare_step(objective, batch)
+        share = MicroBatchSlice.of(prepared, prepared.weight(range(3)), range(3))
+        view = share.view(torch.full((4,), -1.0, requires_grad=True))
+        micro_loss(objective, view, TokenColumns(share.advantage, share.weight))
+    finally:
+        for name, column in before.items():
+            assert torch.equal(batch.t(name).nan_to_num(7.0), column.nan_to_num(7.0)), name
+
+
+def test_the_author_s_algorithm_runs_when_nothing_is_wrong() -> None:
+    run_stages(Author())
+
+
+@pytest.mark.parametrize(
+    ("stage", "wrong", "message"),
+    [
+        ("select", lambda b, o: None, r"gave NoneType None, expected a tensor of shape \(3,\)"),
+        ("select", lambda b, o: torch.ones(3), "gave torch.float32, expected torch.bool"),
+        ("select", lambda b, o: [True] * 3, r"gave list \[True, True, True\], expected a tensor"),
+        ("advantages", lambda b, o: None, r"gave NoneType None, expected a tensor of shape \(4,\)"),
+        ("advantages", lambda b, o: torch.ones(4, dtype=torch.int64), "gave torch.int64, expected floating"),
+        ("advantages", lambda b, o: b.t("mask"), "gave torch.bool, expected floating"),
+        ("advantages", lambda b, o: b.t("ref_logp"), "no column 'ref_logp': add it to `needs`"),
+        ("advantages", lambda b, o: b.ref_logp, r"no 'ref_logp'; columns that `needs` names are read by"),
+        ("advantages", lambda b, o: o["beta"], "there is no option 'beta': add it to `defaults`"),
+        ("advantages", lambda b, o: 1 / 0, r"ZeroDivisionError at .*test_prepare.py:\d+: division by zero"),
+        ("advantages", lambda b, o: sys.exit(0), r"SystemExit at .*test_prepare.py:\d+: 0"),
+        ("advantages", lambda b, o: b.t("reward").zero_()[[0, 0, 1, 2]].float(), "changed reward of the"),
+        ("correction", lambda b, o: None, r"gave NoneType None, it must return \(\[R\] weights or None, metr"),
+        ("correction", lambda b, o: torch.ones(4), r"gave Tensor tensor.*, it must return"),
+        ("correction", lambda b, o: (None, {"m": 1.0}), r"\(metric 'm'\) gave float 1.0, expected a tensor"),
+        ("surrogate", lambda v, a, o: None, r"gave NoneType None, it must return \(\[r\] loss, metrics"),
+        ("surrogate", lambda v, a, o: v.logp, r"gave Tensor tensor.*, it must return"),
+        ("surrogate", lambda v, a, o: (v.ref_logp, {}), r"no 'ref_logp'; .*has it in `needs`"),
+        ("surrogate", lambda v, a, o: (v.extra["ref_logp"], {}), "no column 'ref_logp': add it to"),
+        ("surrogate", lambda v, a, o: (v.logp * o["beta"], {}), "no option 'beta': add it to"),
+        ("surrogate", lambda v, a, o: (v.logp * a.mul_(2), {}), "changed advantage in pla"),
+        ("surrogate", lambda v, a, o: (v.logp * v.mask.fill_(True), {}), "changed mask in place"),
+    ],
+)  # fmt: skip
+def test_what_an_author_gets_to_hear(stage: str, wrong: Any, message: str) -> None:
+    with pytest.raises(
+        TrainerError, match=rf"^algorithm 'author' of plugin 'mine' \(my-dist 1.0\): {stage}.* ?{message}"
+    ):
+        run_stages(Author(**{stage: wrong}))
 
 
 def test_a_value_that_is_not_finite_under_the_mask_is_nobodys_business() -> None:

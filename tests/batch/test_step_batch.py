@@ -10,6 +10,8 @@ import pytest
 import torch
 from vime_testing.toy_step import small_batch
 
+from vime_core.api import TrainerError
+from vime_core.batch.stage_batch import StageBatch
 from vime_core.batch.step_batch import SCHEMA, StepBatch
 
 
@@ -125,9 +127,24 @@ def test_torch_views_share_memory_and_do_not_warn(recwarn: pytest.WarningsRecord
     assert not recwarn.list
 
 
+def test_a_stage_writes_into_a_copy_and_is_found() -> None:
+    batch = example()
+    before, seen = pickle.loads(pickle.dumps(batch)), StageBatch.copy_of(batch)
+    assert seen.written() == []
+    seen.t("reward").zero_()
+    seen.t("experts")[0] += 1
+    seen.t("mask")
+    torch.from_numpy(np.asarray(seen.rollout_logp)).fill_(0.0)
+    assert seen.written() == ["reward", "experts"]
+    for name in [*SCHEMA, *batch.extra, "old_logp"]:
+        assert torch.equal(batch.t(name).nan_to_num(7.0), before.t(name).nan_to_num(7.0)), name
+    with pytest.raises(AttributeError, match=r"no 'ref_logp'; columns that `needs` names are read by batch.t\('ref_lo"):
+        seen.ref_logp  # noqa: B018
+
+
 def test_old_log_probs() -> None:
     batch = example(old=False)
-    with pytest.raises(KeyError, match="has no 'old_logp' yet"):
+    with pytest.raises(TrainerError, match="the batch has no column 'old_logp': add it to `needs` of the algorithm"):
         batch.t("old_logp")
     later = batch.with_old_logp(torch.arange(5.0, dtype=torch.float64, requires_grad=True))
     assert later.t("old_logp").dtype == torch.float32

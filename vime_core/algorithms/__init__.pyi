@@ -29,6 +29,7 @@ from .options import aggregation_of as aggregation_of
 from .options import known_options as known_options
 from .options import merge_options as merge_options
 from .options import options_of as options_of
+from .options import required_columns as required_columns
 from .options import value_faults as value_faults
 from .prepare import Prepared as Prepared
 from .prepare import prepare_step as prepare_step

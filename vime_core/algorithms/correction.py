@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from vime_core.api import ConfigError, Options, TrainerError
-from vime_core.batch import SCHEMA, StepBatch
+from vime_core.batch import SCHEMA, StageBatch, StepBatch
+from vime_core.plugin import BLAMABLE, raised
 
 if TYPE_CHECKING:
     from vime_core.algorithms.loss_config import LossConfig
@@ -51,11 +52,36 @@ CorrectionFunction = Callable[..., CorrectionResult] | type[Callable[..., Correc
 
 @dataclass(frozen=True)
 class Correction:
-    """A function and the options that it is called with. ``name`` is for messages."""
+    """A function and the options that it is called with. ``name`` and ``source``, its plugin, are for messages."""
 
     name: str
     function: CorrectionFunction
     options: Options = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def who(self) -> str:
+        """As messages name it."""
+        return f"correction {self.name!r}{self.source}"
+
+    def run(self, batch: StepBatch, advantage: torch.Tensor) -> CorrectionResult:
+        """On copies of both, so that it cannot change what others read.
+
+        Raises:
+            TrainerError: it raised, wrote into its arguments, or broke its contract.
+        """
+        seen, mine = StageBatch.copy_of(batch), advantage.clone()
+        before = mine._version
+        try:
+            result = self(seen, mine)
+        except TrainerError:
+            raise
+        except BLAMABLE as error:
+            raise TrainerError(f"{self.who}: {raised(self.who, error)}") from error
+        written = seen.written() + ["advantage"] * (mine._version != before)
+        if written:
+            raise TrainerError(f"{self.who} changed {', '.join(written)} in place; clone it first")
+        return result
 
     def __call__(self, batch: StepBatch, advantage: torch.Tensor) -> CorrectionResult:
         """Raises:
@@ -66,11 +92,11 @@ class Correction:
         else:
             result = self.function(batch, advantage, **self.options)
         if not isinstance(result, CorrectionResult):
-            raise TrainerError(f"correction {self.name!r} gave {type(result).__name__}, expected CorrectionResult")
+            raise TrainerError(f"{self.who} gave {type(result).__name__}, expected CorrectionResult")
         for part, x in (("weight", result.weight), ("keep", result.keep)):
             if x is not None and tuple(x.shape) != (batch.response_tokens,):
                 raise TrainerError(
-                    f"correction {self.name!r}: {part} has shape {tuple(x.shape)}, expected ({batch.response_tokens},)"
+                    f"{self.who}: {part} has shape {tuple(x.shape)}, expected ({batch.response_tokens},)"
                 )
         self._check_weight(batch, result.weight)
         return result
@@ -79,10 +105,10 @@ class Correction:
         if weight is None:
             return
         if weight.requires_grad:
-            raise TrainerError(f"correction {self.name!r}: weight must not carry a gradient; detach it")
+            raise TrainerError(f"{self.who}: weight must not carry a gradient; detach it")
         bad = int((batch.t("mask") & ~torch.isfinite(weight)).sum())
         if bad:
-            raise TrainerError(f"correction {self.name!r}: weight is not finite at {bad} trainable tokens")
+            raise TrainerError(f"{self.who}: weight is not finite at {bad} trainable tokens")
 
 
 def corrections_of(loss_config: LossConfig, resolve: Callable[[str], CorrectionFunction]) -> tuple[Correction, ...]:
@@ -150,7 +176,7 @@ def combine(
     left = mask
     seen = replace(batch, mask=mask.numpy())
     for correction in corrections:
-        result = correction(seen, advantage)
+        result = correction.run(seen, advantage)
         here = torch.ones(len(mask)) if result.weight is None else result.weight.float()
         if result.keep is not None:
             here = torch.where(result.keep, here, torch.zeros(()))

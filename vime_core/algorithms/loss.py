@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from vime_core.algorithms import stages
 from vime_core.algorithms.centering import ImportanceWeight, TopkLogprobs, centered_loss
 from vime_core.algorithms.common import trainable
 from vime_core.algorithms.kl import kl_loss
@@ -29,6 +30,7 @@ from vime_core.algorithms.metrics import Pair, token_pair, weighted_pair
 from vime_core.algorithms.objective import Objective
 from vime_core.algorithms.prepare import Prepared
 from vime_core.api import TOP_LOGP, TrainerError
+from vime_core.batch import no_column
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
@@ -37,6 +39,13 @@ if TYPE_CHECKING:
 #: because every rank's loss reads the sum (``torch.distributed.nn.functional.all_reduce`` does, an all-reduce with an
 #: identity backward does not)
 Reduce = Callable[[torch.Tensor], torch.Tensor]
+
+
+class ExtraColumns(dict[str, torch.Tensor]):
+    """Columns that the algorithm needs; one that it did not ask for is named."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise no_column("the view", name)
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,17 @@ class MicroView:
     counts: torch.Tensor
     extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
     reduce: Reduce | None = None
+
+    def columns(self) -> dict[str, torch.Tensor]:
+        """All tensors of the view, by name."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("extra", "reduce")}
+        return {**own, **self.extra}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"the view has no {name!r}; a column beside the standard ones is view.extra[{name!r}], for an algorithm "
+            "that has it in `needs`"
+        )
 
     def seq_sum(self, x: torch.Tensor) -> torch.Tensor:
         """[r] -> [n]: sum over each sample's trainable tokens, over all context ranks."""
@@ -165,7 +185,7 @@ class MicroBatchSlice:
             mask=self.mask,
             seg=self.seg,
             counts=self.counts,
-            extra={**{k: trainable(self.mask, x) for k, x in self.extra.items()}, **self.extra_per_sample},
+            extra=ExtraColumns({k: trainable(self.mask, x) for k, x in self.extra.items()}, **self.extra_per_sample),
             reduce=reduce,
         )
 
@@ -231,14 +251,10 @@ def micro_loss(objective: Objective, view: MicroView, columns: TokenColumns) -> 
         trainable tokens.
 
     Raises:
-        TrainerError: the surrogate or a metric has another shape than [r], or entropy or reference is missing.
+        TrainerError: the surrogate broke its contract, or entropy or reference is missing.
     """
     mask, loss_config = view.mask, objective.loss_config
     surrogate, token_metrics = policy_loss(objective, view, trainable(mask, columns.advantage), columns.topk_logprobs)
-    for name, x in {"surrogate": surrogate, **token_metrics}.items():
-        if x.shape != mask.shape:
-            who = f"algorithm {objective.algorithm.name!r}"
-            raise TrainerError(f"{who}: {name} has shape {tuple(x.shape)}, expected {tuple(mask.shape)}")
     scale = trainable(mask, columns.weight)
     corrected = scale if columns.correction is None else scale * trainable(mask, columns.correction)
     pg_loss = trainable(mask, corrected * surrogate).sum()
@@ -272,7 +288,7 @@ def policy_loss(
         return _centered(view, advantage, objective.loss_config, topk_logprobs), {}
     if objective.loss_config.plain_gradient:
         return -advantage * view.logp, {}
-    return objective.algorithm.surrogate(view, advantage, objective.options)
+    return stages.surrogate(objective, view, advantage)
 
 
 def _centered(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vime_core.algorithms.correction import Correction, corrections_of
 from vime_core.algorithms.loss_config import NO_LOSS_CONFIG, LossConfig
-from vime_core.algorithms.options import aggregation_of, options_of
+from vime_core.algorithms.options import aggregation_of, options_of, required_columns
 
 if TYPE_CHECKING:
     from vime_core.algorithms.correction import CorrectionFunction
@@ -25,6 +25,7 @@ class Objective:
         aggregation: name of the token weights; None is the algorithm's own.
         loss_config: what the framework adds around the algorithm. corrections: its corrections, resolved.
         fixed_length: tokens that aggregation ``fixed_length`` divides by: the longest possible response.
+        source: the algorithm's plugin, for messages; "" is the core's.
     """
 
     algorithm: Algorithm
@@ -33,6 +34,12 @@ class Objective:
     loss_config: LossConfig = NO_LOSS_CONFIG
     corrections: Sequence[Correction] = ()
     fixed_length: int | None = None
+    source: str = ""
+
+    @property
+    def who(self) -> str:
+        """The algorithm, as messages name it."""
+        return f"algorithm {self.algorithm.name!r}{self.source}"
 
     @classmethod
     def of(cls, config: Config, algorithm: Algorithm, resolve: Callable[[str], CorrectionFunction]) -> Objective:
@@ -54,7 +61,7 @@ class Objective:
     @property
     def needs(self) -> frozenset[str]:
         """What a batch must have for this algorithm under these options, and for what is added around it."""
-        return self.algorithm.required(self.options) | self.loss_config.needs
+        return required_columns(self.algorithm, self.options) | self.loss_config.needs
 
     @property
     def recompute_old_logprobs(self) -> bool:

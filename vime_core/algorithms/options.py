@@ -6,14 +6,16 @@ import dataclasses
 import difflib
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from types import MappingProxyType
 from typing import Any
 
 from vime_core.algorithms.kl import KINDS
+from vime_core.algorithms.stages import DeclaredOptions
 from vime_core.api import Algorithm, ConfigError, Options
 from vime_core.batch import check_aggregation
 from vime_core.config import Config
+from vime_core.plugin import BLAMABLE, describe, short
 
 
 def options_of(config: Config, algorithm: Algorithm) -> Options:
@@ -46,7 +48,31 @@ def value_faults(algorithm: Algorithm, options: Options) -> list[str]:
         for name, default in algorithm.defaults.items()
         if not _fits(options[name], default)
     ]
-    return wrong or [f"algorithm {algorithm.name!r}: {message}" for message in algorithm.violations(options)]
+    if wrong:
+        return wrong
+    try:
+        found = list(algorithm.violations(DeclaredOptions(options)))
+    except BLAMABLE as error:
+        found = [f"violations: {describe(error)}"]
+    return [f"algorithm {algorithm.name!r}: {message}" for message in found]
+
+
+def required_columns(algorithm: Algorithm, options: Options) -> frozenset[str]:
+    """What the algorithm says that the batch must have.
+
+    Raises:
+        ConfigError: it raised, or said something else.
+    """
+    try:
+        found = algorithm.required(DeclaredOptions(options))
+    except BLAMABLE as error:
+        raise ConfigError(f"algorithm {algorithm.name!r}: required: {describe(error)}") from error
+    if not isinstance(found, Set) or not all(isinstance(name, str) for name in found):
+        raise ConfigError(
+            f"algorithm {algorithm.name!r}: required gave {short(found)}; it must give a set of names of columns, as "
+            "`needs` is"
+        )
+    return frozenset(found)
 
 
 def merge_options(algorithm: Algorithm, given: Mapping[str, Any], wrong: list[str] | None = None) -> Options:

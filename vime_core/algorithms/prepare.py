@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from vime_core.algorithms import stages
 from vime_core.algorithms.common import group_stats_of, whiten
 from vime_core.algorithms.correction import Combined, combine
 from vime_core.algorithms.metrics import Pair, finish, token_pair
-from vime_core.api import Advantages, TrainerError
+from vime_core.api import TrainerError
 from vime_core.batch import StepTokens, check_aggregation, token_weights
 
 if TYPE_CHECKING:
@@ -85,15 +86,15 @@ def prepare_step(objective: Objective, batch: StepBatch) -> Prepared:
     batch = sampler_as_old(batch) if loss_config.use_rollout_logprobs else batch
     _check_needs(objective, batch)
     batch, metrics = _shape_rewards(batch, loss_config)
-    selected = _selected(objective, batch)
+    selected = stages.select(objective, batch)
     batch, selected = _without_absent(objective, batch, selected)
     mask = batch.t("mask") & selected[batch.seg()]
     known = {column: batch.t(column) for column in sorted(objective.needs & _ALWAYS_FINITE)}
-    _require_finite(batch, mask, known, f"algorithm {algorithm.name!r}")
+    _require_finite(batch, mask, known, objective.who)
     with torch.no_grad():
         advantage, returns = _advantages(objective, batch, mask)
         advantage, teacher_metrics = _shape_advantages(batch, advantage, mask, loss_config)
-        correction, own_metrics = algorithm.correction(batch, objective.options)
+        correction, own_metrics = stages.correction(objective, batch)
         if correction is not None:
             correction = _checked(objective, "correction", correction, batch, mask)
         combined = Combined(None, mask, {})
@@ -136,7 +137,7 @@ def _check_needs(objective: Objective, batch: StepBatch) -> None:
         missing.append("old_logp")
     if missing:
         raise TrainerError(
-            f"algorithm {objective.algorithm.name!r} needs {', '.join(missing)}, and the batch has no such column; "
+            f"{objective.who} needs {', '.join(missing)}, and the batch has no such column; "
             "compute it before the step or choose another algorithm"
         )
 
@@ -190,13 +191,6 @@ def _shape_rewards(batch: StepBatch, config: LossConfig) -> tuple[StepBatch, dic
     return replace(batch, reward=batch.reward + penalty.numpy()), metrics
 
 
-def _selected(objective: Objective, batch: StepBatch) -> torch.Tensor:
-    """[N] bool."""
-    selected = objective.algorithm.select(batch, objective.options)
-    _check_shape(objective, "select", selected, len(batch))
-    return selected
-
-
 def _without_absent(objective: Objective, batch: StepBatch, selected: torch.Tensor) -> tuple[StepBatch, torch.Tensor]:
     """(the batch in which what is not there has no reward, [N] samples that count)."""
     if "reward" in objective.algorithm.needs:
@@ -209,11 +203,9 @@ def _without_absent(objective: Objective, batch: StepBatch, selected: torch.Tens
 
 def _advantages(objective: Objective, batch: StepBatch, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """([R] advantages, [R] a critic's targets or None)."""
-    found = objective.algorithm.advantages(batch, objective.options)
-    if not isinstance(found, Advantages):
-        return _checked(objective, "advantages", found, batch, mask), None
-    advantage = _checked(objective, "advantages", found.advantage, batch, mask)
-    return advantage, _checked(objective, "advantages (returns)", found.returns, batch, mask)
+    found, returns = stages.advantages(objective, batch)
+    advantage = _checked(objective, "advantages", found, batch, mask)
+    return advantage, None if returns is None else _checked(objective, "advantages (returns)", returns, batch, mask)
 
 
 def _shape_advantages(
@@ -240,23 +232,14 @@ def _shape_advantages(
 
 
 # the algorithm's contract ----------------------------------------------------------------------------------------
-def _check_shape(objective: Objective, stage: str, x: torch.Tensor, size: int) -> None:
-    if tuple(x.shape) != (size,):
-        who = f"algorithm {objective.algorithm.name!r}"
-        raise TrainerError(f"{who}: {stage} gave shape {tuple(x.shape)}, expected ({size},)")
-
-
 def _checked(objective: Objective, stage: str, x: torch.Tensor, batch: StepBatch, mask: torch.Tensor) -> torch.Tensor:
     """x as float32, without gradient, 0 outside the mask."""
-    _check_shape(objective, stage, x, batch.response_tokens)
     if x.requires_grad:
-        raise TrainerError(f"algorithm {objective.algorithm.name!r}: {stage} must not carry a gradient; detach it")
+        stages.refuse(objective, stage, "must not carry a gradient; detach it")
     bad = mask & ~torch.isfinite(x)
     if bad.any():
-        raise TrainerError(
-            f"algorithm {objective.algorithm.name!r}: {stage} is not finite at {int(bad.sum())} trainable tokens, "
-            f"first in {_first_sample(batch, bad)}; check rewards and inputs"
-        )
+        where = f"{int(bad.sum())} trainable tokens, first in {_first_sample(batch, bad)}"
+        stages.refuse(objective, stage, f"is not finite at {where}; check rewards and inputs")
     return torch.where(mask, x, torch.zeros((), dtype=x.dtype)).float()
 
 

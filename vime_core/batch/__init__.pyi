@@ -9,6 +9,8 @@ from .plan import Packing as Packing
 from .plan import forward_of as forward_of
 from .plan import plan_forward as plan_forward
 from .plan import plan_steps as plan_steps
+from .stage_batch import StageBatch as StageBatch
 from .step_batch import SCHEMA as SCHEMA
 from .step_batch import Axis as Axis
 from .step_batch import StepBatch as StepBatch
+from .step_batch import no_column as no_column

@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
+from vime_core.api import TrainerError
+
 Axis = Literal["sample", "token", "response"]
 
 #: field -> (axis, dtype); the order is the order of documentation
@@ -130,10 +132,14 @@ class StepBatch:
 
     # torch views ---------------------------------------------------------------------------------------------
     def t(self, name: str) -> torch.Tensor:
-        """The field as a torch tensor that shares its memory (read it, never write it)."""
-        array = self.extra[name][1] if name in self.extra else getattr(self, name)
+        """The field as a torch tensor that shares its memory (read it, never write it).
+
+        Raises:
+            TrainerError: there is no such column.
+        """
+        array = self.extra[name][1] if name in self.extra else getattr(self, name) if name in _NAMES else None
         if array is None:
-            raise KeyError(f"StepBatch has no {name!r} yet: the algorithm must declare it in `needs`")
+            raise no_column("the batch", name)
         return _borrow(array)
 
     def all_samples(self) -> torch.Tensor:
@@ -209,6 +215,11 @@ class StepBatch:
 
 
 _NAMES = (*SCHEMA, "old_logp")
+
+
+def no_column(where: str, name: str) -> TrainerError:
+    """For who reads what nobody declared."""
+    return TrainerError(f"{where} has no column {name!r}: add it to `needs` of the algorithm")
 
 
 def _locked(array: np.ndarray) -> np.ndarray:

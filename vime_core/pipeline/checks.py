@@ -47,11 +47,11 @@ def facts_of(config: Config, plugins: Any) -> Facts:
     """What the rules need to know from outside the configuration."""
     # before anything heavy is imported: without a device nothing else matters
     device = plugins.choose_device(config.cluster.device).load()
-    from vime_core.algorithms import value_faults
+    from vime_core.algorithms import required_columns, value_faults
     from vime_core.training import supported_model_types
 
     algorithm, options, terms = _loss_of(config, plugins)
-    known = algorithm.needs if value_faults(algorithm, options) else algorithm.required(options)
+    known = algorithm.needs if value_faults(algorithm, options) else required_columns(algorithm, options)
     folder = config.model.hf_checkpoint
     return Facts(
         model=None if folder is None or placeholders(folder) else read_model(folder),

@@ -1,3 +1,6 @@
+from .border import describe as describe
+from .border import raised as raised
+from .border import short as short
 from .discovery import CORE_DIST as CORE_DIST
 from .discovery import RESERVED as RESERVED
 from .discovery import Candidate as Candidate

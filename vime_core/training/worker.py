@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from vime_core.training.replay_routers import make_replay
 from vime_core.training.step import Columns, TrainStep
 
 if TYPE_CHECKING:
-    from vime_core.api import Algorithm, DeviceBackend
+    from vime_core.api import DeviceBackend
     from vime_core.config import Config
     from vime_core.training.critic import Critic
     from vime_core.training.memory import Part
@@ -52,8 +53,7 @@ class TrainerWorker:
             ``parameters`` of the whole model's share on this rank, and the ``learning_rate`` now.
         """
         torch.set_num_threads(self.config.cluster.trainer_cpu_threads)
-        algorithm = self._algorithm()
-        objective = Objective.of(self.config, algorithm, self.plugins.corrections.resolve)
+        objective = self._objective()
         needs = objective.needs
         others = reference_model_folders(self.config, needs, folder)
         self.device.adapt_megatron()
@@ -76,10 +76,12 @@ class TrainerWorker:
         parameters = sum(p.numel() for chunk in self.model.chunks for p in chunk.parameters())
         return {"parameters": parameters, **self.optimizer.learning_rates()}
 
-    def _algorithm(self) -> Algorithm:
-        name = "sft" if self._supervised else self.config.algorithm.advantage_estimator
-        algorithm: Algorithm = self.plugins.algorithms.resolve(name)()
-        return algorithm
+    def _objective(self) -> Objective:
+        name, algorithms = self.config.algorithm.advantage_estimator, self.plugins.algorithms
+        name = "sft" if self._supervised else name
+        objective = Objective.of(self.config, algorithms.resolve(name)(), self.plugins.corrections.resolve)
+        named = [replace(one, source=self.plugins.corrections.source(one.name)) for one in objective.corrections]
+        return replace(objective, source=algorithms.source(name), corrections=named)
 
     @property
     def _supervised(self) -> bool:
