@@ -6,6 +6,7 @@ where somebody did. What breaks later ends the run, except an observer, which is
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Sequence
@@ -177,6 +178,39 @@ def test_a_run_survives_a_broken_plugin_and_a_raising_observer(world, task: dict
         "warning: plugin 'plots' (vime-plots 1.0): vime_step_finished failed 2 times; the run went on without it"
         in lines
     )
+
+
+@pytest.mark.slow
+def test_what_workers_warn_of_is_on_the_terminal_and_in_the_run_folder_of_a_run_that_succeeds(world, task) -> None:
+    world.install("odd", HOOK.format("vime_process_started(role)", "if role == 'trainer': raise OSError('no driver')"))
+    world.install(
+        "judge",
+        HOOK.format("vime_register_rewards(registry)", f"registry.add('odd_one', '{world.module('judge')}.r:r')"),
+    )
+    world.write(
+        f"site/{world.module('judge')}/r.py",
+        """
+        def r(sample):
+            if sample.index == 1:
+                raise KeyError("no verdict")
+            return float(len(sample.response))
+        """,
+    )
+    done = vime(world.root, "train", *two_steps(task, reward="odd_one"), PYTHONPATH=str(world.site))
+    assert done.code == 0, done.text
+    said = [line for line in done.err.splitlines() if line.startswith("warning: ")]
+    odd = (
+        "warning: trainer rank 0: plugin 'odd' (vime-odd 1.0) was left out: vime_process_started: OSError: no driver; "
+    )
+    assert sum(line.startswith(odd) for line in said) == 1, done.text
+    judge = "warning: rollout: reward odd_one of plugin 'judge' (vime-judge 1.0): KeyError at "
+    assert sum(line.startswith(judge) for line in said) == 1, done.text
+    rows = [json.loads(line) for line in (world.root / "run/warnings.jsonl").read_text().splitlines()]
+    of_judge = [row for row in rows if row["kind"].startswith("reward odd_one")]
+    assert "r.py" in of_judge[0]["traceback"]
+    assert of_judge[-1]["count"] > of_judge[0]["count"] == 1
+    assert {row["process"] for row in rows} >= {"rollout", "trainer rank 0"}
+    assert re.search(r"^  warnings +\d kinds, \d+ in all; see warnings.jsonl$", done.out, re.MULTILINE), done.out
 
 
 @pytest.mark.slow

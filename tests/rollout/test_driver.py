@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import dataclasses
 import json
 import logging
 import math
+import re
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -19,7 +23,7 @@ from vime_core.data.dataset import PromptDataset
 from vime_core.data.ledger import GroupOutcome, Ledger
 from vime_core.data.limits import LengthLimits
 from vime_core.rollout.driver import Bounds, RolloutDriver
-from vime_core.rollout.filters import check_reward_nonzero_std
+from vime_core.rollout.filters import GroupFilter, check_reward_nonzero_std
 from vime_core.rollout.generate import Generate, RolloutContext
 from vime_core.rollout.group_runner import Gate, GroupRunner
 from vime_core.rollout.metrics import step_metrics
@@ -44,7 +48,8 @@ class Bench:
         runner = GroupRunner(self.generator, self.gate, train_params(config), scorer, rollout.generate_timeout_secs)
         base = Bounds.of(config)
         bounds = Bounds(base.in_flight, base.filter_rounds, base.failure_ratio, stall)
-        self.driver = RolloutDriver(self.buffer, self.ledger, runner, bounds, keep)
+        own = None if keep is None else GroupFilter(keep)
+        self.driver = RolloutDriver(self.buffer, self.ledger, runner, bounds, own)
 
     def collect(self, n=4, step=0):
         async def run():
@@ -284,6 +289,11 @@ class Custom(RolloutGenerator):
         return self.act(list(samples))
 
 
+class Waits(Custom):
+    async def generate(self, samples, client, params):
+        return await self.act(list(samples))
+
+
 def finished(sample, **changes):
     made = Sample(sample.prompt_id, sample.group, sample.rollout, sample.index, sample.prompt, sample.prompt_tokens)
     made.append_model([5], [-1.0], [0])
@@ -382,8 +392,93 @@ def test_a_raising_filter_is_counted_with_its_place(bench, client):
     def keep(group):
         return group.nothing
 
-    with pytest.raises(EngineError, match=r"filter raised AttributeError: AttributeError at .*test_driver\.py:\d+"):
+    with pytest.raises(EngineError, match=r"filter raised AttributeError: filter .*keep: AttributeError at .*driver"):
         bench(client("12"), keep=keep).collect(4)
+
+
+def test_a_filter_that_exits_or_hangs_costs_its_group_and_no_more(bench, client):
+    release = threading.Event()
+
+    def keep(group):
+        if group.id == 1:
+            sys.exit(0)
+        if group.id == 2:
+            release.wait(60)
+        return True
+
+    made = bench(client("12"), keep=keep)
+    made.driver._keep = GroupFilter(keep, "mine", deadline=0.2)
+    collected = made.collect(3)
+    release.set()
+    assert [group.id for group in collected.groups] == [0, 3, 4]
+    first, second = sorted(dropped.reason for dropped in collected.dropped)
+    assert first.startswith("filter raised SystemExit: filter mine: SystemExit at ")
+    assert second.startswith("filter raised TimeoutError: filter mine: TimeoutError: no result in 0.2 s")
+
+
+def test_tasks_that_a_generator_leaves_are_cancelled_and_warned_of_by_name(bench, client, caplog):
+    ended = []
+
+    async def poll():
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.append("poll")
+
+    started = set()
+
+    async def act(samples):
+        started.add(asyncio.create_task(start()))
+        await asyncio.sleep(0.01)
+        return [finished(sample) for sample in samples]
+
+    async def start():  # a task of a task
+        started.add(asyncio.create_task(poll()))
+        await asyncio.sleep(600)
+
+    made = bench(client(), generator=Waits(act))
+    made.driver._runner = dataclasses.replace(made.driver._runner, source=" of plugin 'mine' (my-dist 1.0)")
+    made.collect(4)  # which looks that nothing runs after it
+    assert ended == ["poll"] * 4
+    texts = [record.getMessage() for record in caplog.records if record.kind.endswith("left tasks")]
+    assert len(texts) == 4
+    assert "Waits.generate of plugin 'mine' (my-dist 1.0) returned while 2 tasks that it had started" in texts[0]
+    assert "poll" in texts[0]
+
+
+def test_a_task_with_a_context_of_its_own_outlives_its_group(bench, client, caplog):
+    tasks = []
+
+    async def act(samples):
+        tasks.append(asyncio.create_task(asyncio.sleep(0.2, "done"), context=contextvars.Context()))
+        return [finished(sample) for sample in samples]
+
+    made = bench(client(), generator=Waits(act))
+
+    async def run():
+        await made.driver.collect(0, 4)
+        return [await task for task in tasks]
+
+    assert asyncio.run(run()) == ["done"] * 4
+    assert not caplog.records
+
+
+def test_the_traceback_of_a_generator_is_kept_with_its_plugin(bench, client, caplog):
+    calls = []
+
+    async def act(samples):
+        calls.append(samples)
+        if len(calls) == 1:
+            raise KeyError("tool")
+        return [finished(sample) for sample in samples]
+
+    made = bench(client(), generator=Waits(act))
+    made.driver._runner = dataclasses.replace(made.driver._runner, source=" of plugin 'mine' (my-dist 1.0)")
+    assert made.collect(4).retried == 1
+    first, second = caplog.records
+    assert re.match(r".*Waits.generate of plugin 'mine' \(my-dist 1.0\): KeyError at .*\.py:\d+: 'tool'", first.message)
+    assert first.exc_info[1].args == ("tool",)
+    assert re.match(r"group \d is sampled again: KeyError at .*'tool' \(.*of plugin 'mine'", second.message)
 
 
 def test_no_request_passes_a_shut_gate(client, tokenizer):

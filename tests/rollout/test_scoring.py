@@ -4,6 +4,7 @@ import asyncio
 import copy
 import math
 import pickle
+import re
 import sys
 import threading
 import time
@@ -120,6 +121,40 @@ def test_blocking_reward_that_hangs_is_given_up_and_the_rest_is_scored():
     release.set()
     assert [v.value for i, v in enumerate(verdicts) if i != 1] == [0.0, 2.0, 3.0, 4.0, 5.0]
     assert verdicts[1].reason.startswith("timeout: reward mine gave no result in 0.3 s")
+
+
+def test_calls_that_never_end_do_not_pile_up():
+    release, begun = threading.Event(), []
+
+    def reward(sample):
+        begun.append(sample.index)
+        release.wait(60)
+        return 1.0
+
+    async def run():
+        rollout = RolloutSection(reward_timeout_secs=0.02, reward_concurrency=4)
+        scorer = Scorer(reward, "mine", rollout)
+        samples = [Sample(0, 0, i, i, "p", [1]) for i in range(40)]
+        await scorer.score(samples)
+        release.set()
+        for _ in range(200):
+            later = [Sample(1, 1, 99, 0, "p", [1])]
+            await scorer.score(later)
+            if isinstance(later[0].reward, Score):
+                break
+            await asyncio.sleep(0.02)
+        scorer.close()
+        return [sample.reward.reason for sample in samples], later[0].reward
+
+    reasons, later = asyncio.run(run())
+    refused = [reason for reason in reasons if reason.startswith("refused: ")]
+    assert len(reasons) - len(refused) <= 16 + 4
+    assert re.match(
+        r"refused: \d+ calls of reward mine still run past their deadline of 0.02 s, and no more are begun until some "
+        "end: give it a time limit of its own",
+        refused[0],
+    )
+    assert later == Score(1.0)  # once some have ended
 
 
 def test_async_reward_that_hangs_is_given_up():

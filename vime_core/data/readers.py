@@ -5,7 +5,6 @@ so that whatever is wrong with it later can be said with file and line. Blank li
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vime_core.api import DataError
+from vime_core.runtime import warn
 
 _SLICE = re.compile(r"(?P<path>.+)@\[(?P<start>(?:-?\d+)?):(?P<stop>(?:-?\d+)?)\]", re.DOTALL)
 #: messages of bad rows that are kept
@@ -48,7 +48,7 @@ class BadRows:
     def log(self) -> None:
         """One warning line, if any row was left out."""
         if self.count:
-            logging.getLogger("vime.data").warning("%d bad rows left out: %s", self.count, self.summary())
+            warn("bad rows", f"{self.count} bad rows left out: {self.summary()}")
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from vime_core.inference.spec import EngineSpec
 
 
-def enter(lock: Sequence[Mapping[str, Any]]) -> None:
-    """Exactly the driver's plugins, and their process hooks."""
+def enter(lock: Sequence[Mapping[str, Any]], log: Path) -> None:
+    """Where warnings go (beside the folder of ``log``), exactly the driver's plugins, and their process hooks."""
+    from vime_core.observe import RunFolder, WarningLog
     from vime_core.plugin import Plugins
 
+    WarningLog.attach(RunFolder(log.parent.parent).warnings, log.stem)
     Plugins.from_lock(lock).process_started("engine")
 
 
@@ -26,7 +28,7 @@ def direct_actor() -> type:
             from vime_core.runtime import redirect_output
 
             redirect_output(log)
-            enter(lock)
+            enter(lock, log)
             super().__init__(spec, log)
 
     return DirectActor
@@ -38,7 +40,7 @@ def server_actor() -> type:
 
     class ServerActor(ServerEngine):
         def __init__(self, lock: Sequence[Mapping[str, Any]], spec: EngineSpec, log: Path, timeout: float) -> None:
-            enter(lock)
+            enter(lock, log)
             super().__init__(spec, log, timeout)
 
     return ServerActor

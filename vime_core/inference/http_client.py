@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,11 @@ from vime_core.inference.columns import UncheckedReply
 from vime_core.inference.routing import routing_from_text
 from vime_core.inference.vllm.sampling import vllm_sampling
 from vime_core.inference.vllm.top_logprobs import top_from_content
+from vime_core.runtime import warn
 
 if TYPE_CHECKING:
     import aiohttp
 
-logger = logging.getLogger(__name__)
 
 #: the router's sticky policies look for it
 SESSION_HEADER = "x-session-id"
@@ -76,7 +75,7 @@ class HttpClient:
                 async with asyncio.timeout(60), self._http.post(f"{engine}/abort_requests", json={}) as response:
                     return "" if response.status == 200 else f"{engine}: {response.status} {await response.text()}"
             except (aiohttp.ClientConnectionError, TimeoutError) as error:
-                logger.warning("abort: %s does not answer (%s)", engine, error)
+                warn(f"abort: {engine}", f"abort: {engine} does not answer ({error})")
                 return ""
 
         faults = [fault for fault in await asyncio.gather(*map(at, self.spec.engines)) if fault]

@@ -128,7 +128,7 @@ def teacher_actor() -> type:
             from vime_core.runtime import redirect_output
 
             redirect_output(log)
-            enter(lock)
+            enter(lock, log)
             super().__init__(spec, log)
 
     return TeacherActor

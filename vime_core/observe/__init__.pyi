@@ -13,3 +13,5 @@ from .summary import Target as Target
 from .summary import render as render
 from .tensorboard import TensorBoardWriter as TensorBoardWriter
 from .tensorboard import require_tensorboard as require_tensorboard
+from .warning_log import WarningLog as WarningLog
+from .warning_log import WarningView as WarningView

@@ -6,6 +6,7 @@
     plugins.lock.json    the plugins that every process loaded
     metrics.jsonl        one line a step or evaluation
     receipts.jsonl       one line a weight sync: the whole receipt, with each engine's proof
+    warnings.jsonl       what any process warned of: one line a kind, more with its count (see warning_log.py)
     samples/             step_000012.jsonl: the samples of a step
     loss/                step_000012.safetensors: what the step's loss was computed from (see loss_inputs.py)
     tensorboard/  checkpoints/  logs/
@@ -42,6 +43,7 @@ class RunFolder:
         self.config = path / "config.toml"
         self.metrics = path / "metrics.jsonl"
         self.receipts = path / "receipts.jsonl"
+        self.warnings = path / "warnings.jsonl"
         self.report = path / "report.txt"
         self.samples = path / "samples"
         self.losses = path / "loss"
@@ -152,6 +154,10 @@ class RunFolder:
     def read_receipts(self) -> list[dict[str, Any]]:
         """All lines of ``receipts.jsonl``, as :meth:`read_metrics`."""
         return Lines(self.receipts).read()
+
+    def read_warnings(self) -> list[dict[str, Any]]:
+        """All lines of ``warnings.jsonl``, as :meth:`read_metrics`."""
+        return Lines(self.warnings).read()
 
     def series(self, name: str) -> list[tuple[int, float | None]]:
         """(step, value) of one metric, in the order written; None where it was not finite."""

@@ -90,6 +90,7 @@ class Summary:
         outcome: how it ended, in words ("finished", "stopped by SIGINT", the error's line).
         tally: what a recorder gathered.
         wall: seconds of the whole run; it and ``phases``, seconds by phase, come from the phase clock.
+        warnings: how many there were, and where they are; "" for none.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Summary:
     target: Target | None = None
     wall: float | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
+    warnings: str = ""
 
 
 def render(summary: Summary) -> str:
@@ -116,6 +118,8 @@ def render(summary: Summary) -> str:
         rows.append(
             ("attention", f"{summary.tally.non_finite} metric values were not finite; see non_finite in metrics.jsonl")
         )
+    if summary.warnings:
+        rows.append(("warnings", summary.warnings))
     rows.append(("run folder", str(summary.folder)))
     return "\n".join([*lines, *(f"  {label:<13}{text}" for label, text in rows), ""])
 

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vime_core.batch import StepBatch
     from vime_core.inference import NodePlacement
+    from vime_core.observe import WarningLog
     from vime_core.training import Part
 
 
-def _enter(role: str, lock: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> tuple[Any, Any]:
-    """First thing in every process: exactly the driver's plugins, their process hooks, the run's configuration."""
+def _enter(
+    role: str, lock: Sequence[Mapping[str, Any]], plain: Mapping[str, Any], rank: int | None = None
+) -> tuple[Any, Any, WarningLog]:
+    """First thing in every process: where warnings go, exactly the driver's plugins, their process hooks, the run's
+    configuration."""
     from vime_core.config import from_plain
+    from vime_core.observe import RunFolder, WarningLog
     from vime_core.plugin import Plugins
 
+    name = role if rank is None else f"{role} rank {rank}"
+    warnings = WarningLog.attach(RunFolder(Path(plain["run"]["run_dir"])).warnings, name)
     plugins = Plugins.from_lock(lock)
     plugins.process_started(role)
     config = from_plain(plain, plugins.options)
     plugins.configure(config)
-    return plugins, config
+    return plugins, config, warnings
 
 
 class TrainerActor:
     """One trainer rank."""
 
     def __init__(self, plain: Mapping[str, Any], lock: Sequence[Mapping[str, Any]], rank: int, device: str) -> None:
-        self.plugins, self.config = _enter("trainer", lock, plain)
+        self.plugins, self.config, self.warnings = _enter("trainer", lock, plain, rank)
         self.rank, self.device = rank, device
         self.worker: Any = None
 
@@ -57,7 +65,10 @@ class TrainerActor:
         return self.worker.setup(f"{address[0]}:{address[1]}", folder, resume, total_steps, losses)
 
     def train(self, step: int, batch: StepBatch) -> dict[str, float]:
-        return self.worker.train(step, batch)
+        try:
+            return self.worker.train(step, batch)
+        finally:
+            self.warnings.write_counts()
 
     def open(self, terms: Mapping[str, Any]) -> None:
         self.worker.open(terms)
@@ -94,7 +105,7 @@ class RolloutActor:
     def __init__(
         self, plain: Mapping[str, Any], lock: Sequence[Mapping[str, Any]], state: Mapping[str, Any] | None
     ) -> None:
-        self.plugins, self.config = _enter("rollout", lock, plain)
+        self.plugins, self.config, self.warnings = _enter("rollout", lock, plain)
         self.start_state = state
         self.worker: Any = None
 
@@ -115,11 +126,17 @@ class RolloutActor:
         """(reference to the batch in the object store, metrics, rows for the sample dump)."""
         import ray
 
-        result = await self.worker.rollout(step)
+        try:
+            result = await self.worker.rollout(step)
+        finally:
+            self.warnings.write_counts()
         return ray.put(result.batch), result.metrics, result.samples
 
     async def evaluate(self, step: int) -> dict[str, float]:
-        return await self.worker.evaluate(step)
+        try:
+            return await self.worker.evaluate(step)
+        finally:
+            self.warnings.write_counts()
 
     async def state(self) -> dict[str, Any]:
         return self.worker.state()

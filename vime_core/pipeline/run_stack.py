@@ -78,7 +78,7 @@ def stack(config: Config, plugins: Any, folder: RunFolder, stop: Interrupts, clo
         raise ConfigError("no model: give --hf-checkpoint")
     resume = checkpoint.resumed_from(config.model)
     meta = checkpoint.check_layout(resume, checkpoint.layout_of(config)) if resume else None
-    config = _with_sync(config, device, plugins)
+    config = _with_sync(config, device, plugins).replace("run", run_dir=str(folder.path))  # the place, not a template
     losses = folder.losses if config.observe.save_loss_inputs else None
     with cluster(config, device, folder.logs), contextlib.ExitStack() as ending:
         rollout = RolloutHandle.launch(config, device, plugins, meta["data"] if meta else None, stop)

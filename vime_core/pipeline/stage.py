@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import TargetMissed, VimeError
 from vime_core.config import parse, to_toml
-from vime_core.observe import PhaseClock, Recorder, Summary, Target, dumps, render
+from vime_core.observe import PhaseClock, Recorder, Summary, Target, WarningView, dumps, render
 from vime_core.pipeline.run_stack import stack
 from vime_core.pipeline.synchronous import Loop
 from vime_core.runtime import Interrupted
@@ -36,6 +36,10 @@ class StageRun:
         Raises:
             TargetMissed: the run ended below its target.
         """
+        with WarningView(self.folder.warnings) as warnings:
+            return self._run(warnings)
+
+    def _run(self, warnings: WarningView) -> Summary:
         self.folder.write_text("config.toml", to_toml(self.config))
         self.folder.write_text("plugins.lock.json", dumps({"plugins": self.plugins.lock()})[0])
         recorder = Recorder(self.folder, self.progress, self._tensorboard())
@@ -51,7 +55,7 @@ class StageRun:
             try:
                 recorder.close()
             finally:  # the view may have lost its reader
-                summary = self._summary(recorder, clock, said or outcome)
+                summary = replace(self._summary(recorder, clock, said or outcome), warnings=warnings.summary())
                 self.folder.write_text("report.txt", render(summary))
                 self.plugins.run_finished(self.folder, outcome)
         if summary.target is not None and summary.target.reached is not True:

@@ -2,7 +2,8 @@
 
 A thread takes a run of items at a time, so that cheap calls cost one hop a run and not one a call. Python cannot end a
 thread: one whose call is past its deadline is given up (it is a daemon and ends when the call does), its item has
-failed, and the rest of the run goes to another thread.
+failed, and the rest of the run goes to another thread. So that threads do not pile up without end, no call is begun
+while too many given up ones still run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 #: a run of items may take about this long before the hop costs nothing beside it
 _RUN_SECS = 0.005
+#: calls past their deadline that may still run, at least
+_LOST = 16
 
 
 class _Run:
@@ -66,17 +69,28 @@ class _Run:
             self.finished.set_result(None)
 
 
-class CallPool:
-    """At most ``workers`` calls at a time, each with ``deadline`` seconds."""
+class Refused(RuntimeError):
+    """A call that was not begun."""
 
-    def __init__(self, workers: int, deadline: float) -> None:
-        self._workers, self._deadline = workers, deadline
+
+class CallPool:
+    """At most ``workers`` calls at a time, each with ``deadline`` seconds.
+
+    Args:
+        name: what is called, for messages.
+    """
+
+    def __init__(self, workers: int, deadline: float, name: str) -> None:
+        self._workers, self._deadline, self._name = workers, deadline, name
+        self._most_lost = max(_LOST, workers)
+        self._lost, self._lock = 0, threading.Lock()
         self._runs: queue.SimpleQueue[_Run | None] = queue.SimpleQueue()
         self._threads = 0
         self._mean: float | None = None
 
     async def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """Results in order. A call that raised or ran too long gives the exception (``TimeoutError``) instead."""
+        """Results in order. A call that raised or ran too long gives the exception (``TimeoutError``) instead, and so
+        does one that is not begun (:class:`Refused`)."""
         size = self._run_length()
         runs = [items[start : start + size] for start in range(0, len(items), size)]
         parts = await asyncio.gather(*(self._run(function, run) for run in runs))
@@ -94,6 +108,8 @@ class CallPool:
     async def _run(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         results: list[Any] = []
         while len(results) < len(items):
+            if self._lost >= self._most_lost:
+                return results + [self._refusal()] * (len(items) - len(results))
             run = _Run(function, items[len(results) :], asyncio.get_running_loop())
             self._start(run)
             results += await self._watch(run)
@@ -107,12 +123,16 @@ class CallPool:
                 left = self._deadline if run.began is None else run.began + self._deadline - time.monotonic()
                 await asyncio.wait([run.finished], timeout=max(0.001, left))
                 if not run.finished.done() and run.began is not None and run.give_up(self._deadline):
-                    self._hire()
+                    self._replace()
                     return [*run.results, TimeoutError(f"no result in {self._deadline:g} s")]
+                if not run.finished.done() and run.began is None and self._lost >= self._most_lost:
+                    if run.give_up(0.0):  # it has just begun
+                        self._replace()
+                    return [*run.results, self._refusal()]
             return run.results
         except asyncio.CancelledError:
             if run.give_up(0.0):
-                self._hire()
+                self._replace()
             raise
 
     def _start(self, run: _Run) -> None:
@@ -125,9 +145,23 @@ class CallPool:
         """A thread for the pool: a new one, or instead of one that was given up (others may wait for it)."""
         threading.Thread(target=self._work, name="vime-reward", daemon=True).start()
 
+    def _replace(self) -> None:
+        """Another thread for one that is lost until its call ends."""
+        with self._lock:
+            self._lost += 1
+        self._hire()
+
+    def _refusal(self) -> Refused:
+        return Refused(
+            f"{self._lost} calls of {self._name} still run past their deadline of {self._deadline:g} s, and no more "
+            "are begun until some end: give it a time limit of its own"
+        )
+
     def _work(self) -> None:
         while (run := self._runs.get()) is not None:
             if not run.play():
+                with self._lock:
+                    self._lost -= 1
                 return
 
     def _learn(self, seconds: float) -> None:

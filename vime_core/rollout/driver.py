@@ -9,26 +9,20 @@ failed; the run ends only when too many of them do.
 from __future__ import annotations
 
 import asyncio
-import logging
+import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from vime_core.api import EngineError, Group, PluginError, RewardError
+from vime_core.api import EngineError, Group, RewardError
 from vime_core.config import Config
 from vime_core.data import DataBuffer, GroupOutcome, Ledger
+from vime_core.plugin import describe
+from vime_core.rollout.filters import FilterError, GroupFilter
 from vime_core.rollout.group_runner import GroupRunner, InFlightGroup
-from vime_core.rollout.read_only import read_only_group
-from vime_core.rollout.scoring import describe
-
-Filter = Callable[[Group], "bool | tuple[bool, str]"]
+from vime_core.runtime import warn
 
 #: seconds for an abort to be accepted, and then for the requests that it ended to return
 _ABORT_SECS = 10.0
-#: dropped groups of a step that get a line of their own; the counts and the error name the rest
-_SHOWN = 3
-_log = logging.getLogger("vime.rollout")
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,7 @@ class RolloutDriver:
     """Turns a buffer's groups into those of a step.
 
     Args:
-        keep: filter of scored groups: ``(group) -> keep`` or ``(keep, reason)``; None keeps all.
+        keep: filter of scored groups; None keeps all.
     """
 
     def __init__(
@@ -98,7 +92,7 @@ class RolloutDriver:
         ledger: Ledger,
         runner: GroupRunner,
         bounds: Bounds,
-        keep: Filter | None = None,
+        keep: GroupFilter | None = None,
     ) -> None:
         self._buffer, self._ledger, self._runner = buffer, ledger, runner
         self._bounds, self._keep = bounds, keep
@@ -120,7 +114,7 @@ class RolloutDriver:
             while len(result.groups) < n_groups:
                 self._refill(result, n_groups)
                 for in_flight in await self._finished():
-                    self._account(result, in_flight, n_groups)
+                    await self._account(result, in_flight, n_groups)
                 self._check(result, n_groups)
         except BaseException:
             await self._drain(result)
@@ -153,7 +147,7 @@ class RolloutDriver:
             try:
                 first = await asyncio.wait_for(self._done.get(), self._bounds.stall)
             except TimeoutError:
-                _log.warning("%s", self.stall_report())
+                warn("no group finished", self.stall_report())
         tasks = [first]
         while not self._done.empty():
             tasks.append(self._done.get_nowait())
@@ -177,7 +171,7 @@ class RolloutDriver:
         )
 
     # ends ----------------------------------------------------------------------------------------------------
-    def _account(self, result: Collected, in_flight: InFlightGroup, n_groups: int) -> None:
+    async def _account(self, result: Collected, in_flight: InFlightGroup, n_groups: int) -> None:
         group = in_flight.group
         if in_flight.error:
             self._fail(result, in_flight)
@@ -190,15 +184,14 @@ class RolloutDriver:
             result.surplus += 1
             self._requeue(in_flight)
         else:
-            self._apply_filter(result, group)
+            await self._apply_filter(result, group)
 
-    def _apply_filter(self, result: Collected, group: Group) -> None:
+    async def _apply_filter(self, result: Collected, group: Group) -> None:
         try:
-            answer = (True, "") if self._keep is None else self._keep(read_only_group(group))
-        except (Exception, SystemExit) as error:
-            self._drop(result, group, GroupOutcome.FAILED, f"filter raised {type(error).__name__}: {describe(error)}")
+            keep, reason = (True, "") if self._keep is None else await self._keep(group)
+        except FilterError as error:
+            self._drop(result, group, GroupOutcome.FAILED, str(error))
             return
-        keep, reason = _verdict(self._keep, answer)
         if keep:
             result.groups.append(group)
         else:
@@ -208,15 +201,17 @@ class RolloutDriver:
         if in_flight.may_retry and in_flight.group.id not in self._retried:
             self._retried.add(in_flight.group.id)
             result.retried += 1
-            _log.warning("group %d is sampled again: %s", in_flight.group.id, in_flight.error)
+            why = in_flight.error
+            warn(f"sampled again: {kind_of(why)}", f"group {in_flight.group.id} is sampled again: {why}")
             self._requeue(in_flight, fresh=True)
         else:
             self._drop(result, in_flight.group, GroupOutcome.FAILED, in_flight.error)
 
     def _drop(self, result: Collected, group: Group, outcome: GroupOutcome, reason: str) -> None:
         result.dropped.append(DroppedGroup(group, outcome, reason))
-        if outcome is not GroupOutcome.FILTERED and result.failures.total() <= _SHOWN:
-            _log.warning("group %d dropped (%s): %s", group.id, outcome.value, reason)
+        if outcome is not GroupOutcome.FILTERED:
+            kind = f"{outcome.value}: {kind_of(reason)}"
+            warn(kind, f"step {result.step}: group {group.id} dropped ({outcome.value}): {reason}")
         self._end(group, outcome, reason)
 
     def _end(self, group: Group, outcome: GroupOutcome, reason: str = "") -> None:
@@ -277,21 +272,13 @@ class RolloutDriver:
         try:
             await asyncio.wait_for(self._runner.gate.abort(), _ABORT_SECS)
         except Exception as error:  # a dead engine cannot be told; its requests are cancelled instead
-            _log.warning("abort of running requests: %s", describe(error))
+            warn("abort of running requests", f"abort of running requests: {describe(error)}")
+
+
+def kind_of(reason: str) -> str:
+    """What a reason has in common with others of its kind: the text before the first colon, without its numbers."""
+    return re.sub(r"\d+", "#", reason.partition(":")[0])
 
 
 def first_reasons(reasons: Counter[str], shown: int = 3) -> str:
     return "; ".join(f"{reason} ({n} times)" if n > 1 else reason for reason, n in reasons.most_common(shown))
-
-
-def _verdict(keep: Callable[[Group], Any] | None, answer: Any) -> tuple[bool, str]:
-    """Raises PluginError where a filter's answer is none: to drop every group for a forgotten return would look like a
-    reward that tells nothing apart."""
-    kept, reason = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
-    if type(kept).__name__ not in ("bool", "bool_") or not isinstance(reason, str):
-        name = f"{getattr(keep, '__module__', '')}.{getattr(keep, '__qualname__', type(keep).__name__)}"
-        raise PluginError(
-            f"filter {name} returned {type(answer).__name__} {answer!r:.60}: it must return True or False, or "
-            "(keep, reason)"
-        )
-    return bool(kept), reason

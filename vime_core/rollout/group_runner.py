@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -30,8 +31,11 @@ from vime_core.api import (
     Score,
     Status,
     Unscored,
+    VimeError,
 )
-from vime_core.rollout.scoring import Scorer, describe
+from vime_core.plugin import BLAMABLE, describe, raised
+from vime_core.rollout.owned_tasks import not_owned, owned_tasks
+from vime_core.rollout.scoring import Scorer
 from vime_core.rollout.teacher import TeacherScorer
 from vime_core.rollout.trained_sampling import TrainedSampling
 
@@ -63,7 +67,8 @@ class Gate(GenerationClient):
             raise EngineError("a generation was asked for, but the run has no engines, or they are not up yet")
         self.in_flight += 1
         try:
-            return await self._client.generate(request)
+            with not_owned():
+                return await self._client.generate(request)
         finally:
             self.in_flight -= 1
 
@@ -111,6 +116,7 @@ class GroupRunner:
         timeout: seconds for the generation of one group.
         teacher: asked for its log-probs of what was generated; None without distillation.
         trained: the samples are trained on, so that only the distribution of ``params`` may be sampled.
+        source: the generator's plugin, for messages; "" is the core's.
     """
 
     generator: RolloutGenerator
@@ -120,6 +126,12 @@ class GroupRunner:
     timeout: float
     teacher: TeacherScorer | None = None
     trained: bool = False
+    source: str = ""
+
+    @property
+    def who(self) -> str:
+        """The generator, as messages name it."""
+        return f"{_name(self.generator)}{self.source}"
 
     async def run(self, in_flight: InFlightGroup) -> None:
         """Bring a group as far as it goes: finished and scored, aborted, or with an error. Raises if cancelled only."""
@@ -132,8 +144,11 @@ class GroupRunner:
             in_flight.error, in_flight.may_retry = f"DeadlineError: {error}", False
         except PluginError as error:
             in_flight.error, in_flight.may_retry = str(error), False
-        except (Exception, SystemExit) as error:  # sys.exit ends a group here, and not the worker
+        except VimeError as error:
             in_flight.error = describe(error)
+        except BLAMABLE as error:  # sys.exit ends a group here, and not the worker
+            file = getattr(sys.modules.get(type(self.generator).__module__), "__file__", None)
+            in_flight.error = f"{raised(self.who, error, file)} ({self.who})"
 
     async def _score(self, in_flight: InFlightGroup) -> None:
         """Reward, then teacher: a group without a score is not worth the teacher's time."""
@@ -152,44 +167,44 @@ class GroupRunner:
         group = in_flight.group
         client = TrainedSampling(self.gate, self.params.temperature) if self.trained else self.gate
         try:
-            async with asyncio.timeout(self.timeout) as deadline:
-                samples = await _awaited(self.generator, self.generator.generate(group.samples, client, self.params))
+            async with owned_tasks(self.who), asyncio.timeout(self.timeout) as deadline:
+                samples = await self._awaited(self.generator.generate(group.samples, client, self.params))
         except TimeoutError as error:
             if not deadline.expired():
                 raise
             raise DeadlineError(
                 f"generation of group {group.id} took more than {self.timeout:g} s (--generate-timeout-secs)"
             ) from error
-        in_flight.error = group_violation(group, samples, self.generator)
+        in_flight.error = group_violation(group, samples, self.generator, self.source)
         if not in_flight.error:
             in_flight.group = Group(group.id, list(samples))
 
-
-async def _awaited(generator: RolloutGenerator, answer: Any) -> Any:
-    if not inspect.isawaitable(answer):
-        raise PluginError(
-            f"{_name(generator)} returned {type(answer).__name__} and nothing to wait for: it must be 'async def', and "
-            "return the list of finished samples"
-        )
-    return await answer
+    async def _awaited(self, answer: Any) -> Any:
+        if not inspect.isawaitable(answer):
+            raise PluginError(
+                f"{self.who} returned {type(answer).__name__} and nothing to wait for: it must be 'async def', and "
+                "return the list of finished samples"
+            )
+        return await answer
 
 
 def _name(generator: RolloutGenerator) -> str:
     return f"{type(generator).__module__}.{type(generator).__qualname__}.generate"
 
 
-def group_violation(asked: Group, returned: Any, generator: RolloutGenerator) -> str:
-    """What is wrong with what a generator returned for a group, or ""."""
+def group_violation(asked: Group, returned: Any, generator: RolloutGenerator, source: str = "") -> str:
+    """What is wrong with what a generator (of the plugin ``source``) returned for a group, or ""."""
+    who = f"{_name(generator)}{source}"
     if not isinstance(returned, list | tuple) or not all(isinstance(sample, Sample) for sample in returned):
         kinds = sorted({type(x).__name__ for x in returned}) if isinstance(returned, list | tuple) else []
         what = f"a list of {' and '.join(kinds)}" if kinds else type(returned).__name__
-        return f"{_name(generator)} returned {what}: it must return the list of finished samples"
+        return f"{who} returned {what}: it must return the list of finished samples"
     problem = _identity_violation(asked, returned, generator)
     for sample in () if problem else returned:
         problem = _sample_violation(sample, trained=not generator.supervised)
         if problem:
             break
-    return f"{problem} ({_name(generator)})" if problem else ""
+    return f"{problem} ({who})" if problem else ""
 
 
 def _identity_violation(asked: Group, returned: Sequence[Sample], generator: RolloutGenerator) -> str:

@@ -8,15 +8,16 @@ import asyncio
 import inspect
 import math
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 from vime_core.api import RewardError, Sample, Score, Unscored, Verdict
 from vime_core.config import RolloutSection
-from vime_core.rollout.calls import CallPool
+from vime_core.plugin import raised, short
+from vime_core.rollout.calls import CallPool, Refused
 from vime_core.rollout.read_only import read_only
+from vime_core.runtime import warn
 
 #: advantages are float32: beside a larger reward every other one of the group would be the same
 LARGEST = 1e30
@@ -45,7 +46,7 @@ class Scorer:
         self._function = _callable_of(self._reward, name, self._group)
         self._file = _file_of(self._function)
         self._is_async = _is_async(self._function)
-        self._pool = CallPool(self._concurrency, self._timeout)
+        self._pool = CallPool(self._concurrency, self._timeout, f"reward {name}")
         self._turns: tuple[Any, asyncio.Semaphore] = (None, asyncio.Semaphore(self._concurrency))
 
     async def score(self, samples: Sequence[Sample]) -> None:
@@ -55,6 +56,9 @@ class Scorer:
         verdicts = self._spread(answers[0], samples) if self._group else [self._judge(a) for a in answers]
         for sample, verdict in zip(samples, verdicts, strict=True):
             sample.reward = verdict
+            if isinstance(verdict, Unscored) and not verdict.reason.startswith("raised "):  # which is warned of already
+                what = verdict.reason.partition(":")[0]
+                warn(f"unscored by {self.name}: {what}", f"{sample.name} has no score: {verdict.reason}")
 
     def close(self) -> None:
         self._pool.close()
@@ -90,8 +94,11 @@ class Scorer:
     def _judge(self, answer: Any) -> Verdict:
         if isinstance(answer, TimeoutError) and str(answer).startswith("no result in"):
             return Unscored(f"timeout: reward {self.name} gave {answer} (--reward-timeout-secs)")
+        if isinstance(answer, Refused):
+            return Unscored(f"refused: {answer}")
         if isinstance(answer, BaseException):
-            return Unscored(f"raised {type(answer).__name__}: reward {self.name}: {describe(answer, self._file)}")
+            line = raised(f"reward {self.name}", answer, self._file)
+            return Unscored(f"raised {type(answer).__name__}: reward {self.name}: {line}")
         return judge(answer, self.name, self._key)
 
     def _spread(self, answer: Any, samples: Sequence[Sample]) -> list[Verdict]:
@@ -187,7 +194,7 @@ def _plain(value: Any) -> Any:
 
 def _of_parts(parts: Mapping[Any, Any], name: str, key: str | None) -> Verdict:
     if key is None:
-        return Unscored(f"no reward key: reward {name} returned parts {_short(dict(parts))}; --reward-key chooses one")
+        return Unscored(f"no reward key: reward {name} returned parts {short(dict(parts))}; --reward-key chooses one")
     if key not in parts:
         return Unscored(f"no part {key}: reward {name} returned parts {', '.join(map(str, parts)) or '(none)'}")
     return _number(parts[key], parts, name)
@@ -197,14 +204,14 @@ def _number(value: Any, parts: Mapping[Any, Any], name: str) -> Verdict:
     value, parts = _plain(value), {part: _plain(x) for part, x in parts.items()}
     strange = [part for part, x in parts.items() if not isinstance(x, Real)]
     if not isinstance(value, Real):
-        return Unscored(f"not a number: reward {name} returned {_short(value)}")
+        return Unscored(f"not a number: reward {name} returned {short(value)}")
     number = _float(value)
     if not math.isfinite(number):
         return Unscored(f"not finite: reward {name} returned {number}")
     if abs(number) > LARGEST:
         return Unscored(f"too large: reward {name} returned {number}; float32 needs at most {LARGEST:g}")
     if strange:
-        return Unscored(f"not a number: reward {name} returned part {strange[0]!r} = {_short(parts[strange[0]])}")
+        return Unscored(f"not a number: reward {name} returned part {strange[0]!r} = {short(parts[strange[0]])}")
     return Score(number, {str(part): _float(x) for part, x in parts.items()})
 
 
@@ -214,18 +221,3 @@ def _float(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text[:60]}{'...' if len(text) > 60 else ''}"
-
-
-def describe(error: BaseException, file: str | None = None) -> str:
-    """Where an exception came from, in one line: ``ValueError at rewards.py:12: bad label``. The line is the last
-    one in ``file``, else the last one of all."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == file] or list(frames)
-    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}{where}{': ' if text else ''}{text[:300]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vime_core.api import (
@@ -21,6 +21,7 @@ from vime_core.plugin import Plugins
 from vime_core.rollout.convert import records, to_batch
 from vime_core.rollout.driver import Bounds, RolloutDriver
 from vime_core.rollout.evaluation import Evaluation, open_eval_sets
+from vime_core.rollout.filters import GroupFilter
 from vime_core.rollout.generate import Generate, RolloutContext
 from vime_core.rollout.group_runner import Gate, GroupRunner
 from vime_core.rollout.metrics import step_metrics
@@ -28,6 +29,10 @@ from vime_core.rollout.sampling import eval_params, train_params
 from vime_core.rollout.scoring import Scorer
 from vime_core.rollout.streams import streams_of
 from vime_core.rollout.teacher import TeacherScorer
+from vime_core.runtime import warn
+
+#: a larger part of unscored samples in a step is worth a warning of its own
+_UNSCORED = 0.1
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,9 @@ class RolloutWorker:
         self._tokenizer = load_tokenizer(config.model.hf_checkpoint)
         context = RolloutContext(config, self._tokenizer, LengthLimits.of(config))
         self._generator = make_generator(plugins.rollouts.resolve(config.rollout.rollout_function), context)
+        self._source = plugins.rollouts.source(config.rollout.rollout_function)
         self._scorers: dict[str, Scorer] = {}
+        self._filter: GroupFilter | None = None
         self._data = self._open_data()
         self.ledger = Ledger()
         self.teacher = TeacherScorer.of(config) if config.teacher_engine else None
@@ -79,6 +86,7 @@ class RolloutWorker:
             streams=streams_of(self._config, type(self._generator)),
         )
         metrics = step_metrics(collected) | self.ledger.metrics()
+        self._warn_of_unscored(step, metrics.get("rollout/unscored_samples", 0.0) / max(1, len(batch)))
         if self.teacher is not None:
             metrics["perf/teacher_time"] = self.teacher.take_seconds()
         return RolloutResult(batch, metrics, records(collected) if self._config.observe.save_samples else [])
@@ -106,7 +114,13 @@ class RolloutWorker:
     async def close(self) -> None:
         for scorer in self._scorers.values():
             scorer.close()
+        if self._filter is not None:
+            self._filter.close()
         await self.gate.close()
+
+    def _warn_of_unscored(self, step: int, ratio: float) -> None:
+        if ratio >= _UNSCORED:
+            warn("unscored samples", f"step {step}: {ratio:.0%} of the samples trained on have no score")
 
     # parts ---------------------------------------------------------------------------------------------------
     @property
@@ -138,11 +152,12 @@ class RolloutWorker:
         supervised = self._generator.supervised
         scorer = self._scorer(plugins, rollout.reward) if self._rewarded else None
         path = rollout.dynamic_sampling_filter_path
-        keep = None if path is None or supervised else plugins.filters.resolve(path)
+        if path is not None and not supervised:
+            self._filter = GroupFilter(plugins.filters.resolve(path), path + plugins.filters.source(path))
         params = SamplingParams(max_tokens=0) if supervised else train_params(config)
         timeout, trained = rollout.generate_timeout_secs, not supervised
-        runner = GroupRunner(self._generator, self.gate, params, scorer, timeout, self.teacher, trained)
-        return RolloutDriver(self._data, self.ledger, runner, Bounds.of(config), keep)
+        runner = GroupRunner(self._generator, self.gate, params, scorer, timeout, self.teacher, trained, self._source)
+        return RolloutDriver(self._data, self.ledger, runner, Bounds.of(config), self._filter)
 
     def _make_evaluation(self, plugins: Plugins, context: RolloutContext) -> Evaluation | None:
         config = self._config
@@ -152,6 +167,8 @@ class RolloutWorker:
         generator = Generate(context) if self._generator.supervised else self._generator
         scorer = self._scorer(plugins, config.eval.eval_reward or config.rollout.reward)
         runner = GroupRunner(generator, self.gate, eval_params(config), scorer, config.rollout.generate_timeout_secs)
+        if generator is self._generator:
+            runner = replace(runner, source=self._source)
         in_flight = config.engine.vllm_server_concurrency * max(1, config.num_engines)
         return Evaluation(
             open_eval_sets(config, self._tokenizer),
@@ -165,7 +182,8 @@ class RolloutWorker:
         if name is None:
             raise ConfigError("no reward: --reward names a registered one (vime plugins list) or pkg.mod:function")
         if name not in self._scorers:
-            self._scorers[name] = Scorer(plugins.rewards.resolve(name), name, self._config.rollout)
+            source = plugins.rewards.source(name)
+            self._scorers[name] = Scorer(plugins.rewards.resolve(name), f"{name}{source}", self._config.rollout)
         return self._scorers[name]
 
 
