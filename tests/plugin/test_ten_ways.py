@@ -168,7 +168,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_a_run_survives_a_broken_plugin_and_a_raising_observer(world, task: dict[str, str]) -> None:
     world.install("broken", "import does_not_exist")
     world.install("plots", HOOK.format("vime_step_finished(step)", OBSERVER))
-    done = vime(world.root, "train", *two_steps(task, reward="exact"), PYTHONPATH=str(world.site))
+    done = vime(world.root, "train", *two_steps(task, reward="exact"), PYTHONPATH=world.path)
     assert done.code == 0, done.text
     lines = done.err.splitlines()
     assert sum(line.startswith("warning: plugin 'broken' (vime-broken 1.0) was skipped: ") for line in lines) == 1
@@ -196,7 +196,7 @@ def test_what_workers_warn_of_is_on_the_terminal_and_in_the_run_folder_of_a_run_
             return float(len(sample.response))
         """,
     )
-    done = vime(world.root, "train", *two_steps(task, reward="odd_one"), PYTHONPATH=str(world.site))
+    done = vime(world.root, "train", *two_steps(task, reward="odd_one"), PYTHONPATH=world.path)
     assert done.code == 0, done.text
     said = [line for line in done.err.splitlines() if line.startswith("warning: ")]
     odd = (
@@ -216,7 +216,7 @@ def test_what_workers_warn_of_is_on_the_terminal_and_in_the_run_folder_of_a_run_
 @pytest.mark.slow
 def test_a_run_does_not_begin_when_configure_raises(world, task: dict[str, str]) -> None:
     world.install("broken", HOOK.format("vime_configure(config)", "raise ZeroDivisionError('by zero')"))
-    done = vime(world.root, "train", *two_steps(task, reward="exact"), PYTHONPATH=str(world.site))
+    done = vime(world.root, "train", *two_steps(task, reward="exact"), PYTHONPATH=world.path)
     assert done.code == 2, done.text
     assert done.complaints == [
         "plugin 'broken' (vime-broken 1.0): vime_configure: ZeroDivisionError: by zero; "

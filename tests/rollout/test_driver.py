@@ -18,6 +18,7 @@ from vime_core.api.reward import Unscored
 from vime_core.api.rollout import GenerateRequest, RolloutGenerator
 from vime_core.api.sample import Sample, Status
 from vime_core.config.sections import RolloutSection
+from vime_core.data import generation_deadline
 from vime_core.data.buffer import DataBuffer
 from vime_core.data.dataset import PromptDataset
 from vime_core.data.ledger import GroupOutcome, Ledger
@@ -45,7 +46,7 @@ class Bench:
         self.ledger = Ledger()
         self.gate = Gate(client)
         scorer = Scorer(reward, "mine", RolloutSection(reward_timeout_secs=5.0, reward_concurrency=4))
-        runner = GroupRunner(self.generator, self.gate, train_params(config), scorer, rollout.generate_timeout_secs)
+        runner = GroupRunner(self.generator, self.gate, train_params(config), scorer, generation_deadline(config))
         base = Bounds.of(config)
         bounds = Bounds(base.in_flight, base.filter_rounds, base.failure_ratio, stall)
         own = None if keep is None else GroupFilter(keep)

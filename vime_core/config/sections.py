@@ -110,7 +110,9 @@ class RolloutSection:
     )
     max_filter_rounds: int = opt(20, "give up when this many times the batch was sampled without filling it")
     rollout_max_failure_ratio: float = opt(0.5, "a step with a larger share of failed or unscored groups stops the run")
-    generate_timeout_secs: float = opt(1800.0, "deadline of one generation")
+    generate_timeout_secs: float | None = opt(
+        None, "deadline of one group's generation; default: by lengths at 2 tokens/s, later by the measured speed"
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from .dataset import PromptBuilder as PromptBuilder
 from .dataset import PromptDataset as PromptDataset
 from .dataset import RowSchema as RowSchema
 from .dataset import supervised_target as supervised_target
+from .generation_bound import GenerationBound as GenerationBound
+from .generation_bound import generation_deadline as generation_deadline
 from .ledger import GroupOutcome as GroupOutcome
 from .ledger import Ledger as Ledger
 from .limits import LengthLimits as LengthLimits

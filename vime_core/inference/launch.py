@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ConfigError
+from vime_core.data import generation_deadline
 from vime_core.inference import actors
 from vime_core.inference.direct_client import DirectClientSpec
 from vime_core.inference.http_client import HttpClientSpec
@@ -90,7 +91,7 @@ class EngineLaunch:
         return Router.start(engines, self.config.router, log, reachable_host(), deadline)
 
     def client_spec(self, engines: Sequence[str], router: Router | None) -> ClientSpec:
-        section, timeout = self.config.engine, self.config.rollout.generate_timeout_secs
+        section, timeout = self.config.engine, generation_deadline(self.config)
         if router is None:
             return DirectClientSpec((self._name(0), NAMESPACE), timeout)
         concurrency = section.vllm_server_concurrency * max(len(engines), 1)

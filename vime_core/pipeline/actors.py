@@ -115,7 +115,7 @@ class RolloutActor:
         self.worker = RolloutWorker(self.config, self.plugins)
         if self.start_state is not None:
             self.worker.load_state(self.start_state)
-        return {"prompts_per_epoch": self.worker.prompts_per_epoch}
+        return {"prompts_per_epoch": self.worker.prompts_per_epoch, "eval_samples": self.worker.eval_samples}
 
     async def connect(self, client_spec: Any, teacher_spec: Any | None) -> None:
         self.worker.gate.attach(client_spec.connect())

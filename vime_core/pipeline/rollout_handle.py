@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.config import to_plain
 from vime_core.pipeline.actors import RolloutActor
+from vime_core.pipeline.rollout_deadline import RolloutDeadline
 from vime_core.runtime import actor_environment, get
 
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
     from vime_core.config import Config
-    from vime_core.runtime import Deadline, Interrupts
+    from vime_core.runtime import Interrupts
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class RolloutHandle:
 
     def __init__(self, config: Config, actor: Any, stop: Interrupts) -> None:
         self.config, self.actor, self.stop = config, actor, stop
+        self.deadline, self._eval_samples = RolloutDeadline(config), 0
 
     @classmethod
     def launch(
@@ -47,9 +50,11 @@ class RolloutHandle:
         return cls(config, actor.remote(to_plain(config), plugins.lock(), state), stop)
 
     def setup(self) -> Mapping[str, int]:
-        """Read and check the data; ``{"prompts_per_epoch": n}``."""
+        """Read and check the data; ``{"prompts_per_epoch": n, "eval_samples": n}``."""
         deadline = self.stop.within(self.config.cluster.start_timeout_secs)
-        return get(self.actor.setup.remote(), deadline, "setup of the rollout worker")
+        facts: Mapping[str, int] = get(self.actor.setup.remote(), deadline, "setup of the rollout worker")
+        self._eval_samples = facts["eval_samples"]
+        return facts
 
     def connect(self, client_spec: Any, teacher_spec: Any | None = None) -> None:
         """Give the worker its engines, and the teacher if there is one."""
@@ -57,11 +62,17 @@ class RolloutHandle:
         get(self.actor.connect.remote(client_spec, teacher_spec), self.stop.within(60.0), what)
 
     def rollout(self, step: int) -> Rollout:
-        what = f"rollout of step {step}"
-        return Rollout(*get(self.actor.rollout.remote(step), self._deadline(), what))
+        limit, begun = self.deadline.of_step(), time.monotonic()
+        what = f"rollout of step {step} (allowed: {limit.why})"
+        done = Rollout(*get(self.actor.rollout.remote(step), self.stop.within(limit.seconds), what))
+        mean = done.metrics.get("rollout/response_len/mean", 0.0)
+        self.deadline.measured(mean * self.config.samples_per_step, time.monotonic() - begun)
+        return done
 
     def evaluate(self, step: int) -> dict[str, float]:
-        return get(self.actor.evaluate.remote(step), self._deadline(), f"evaluation at step {step}")
+        limit = self.deadline.of_evaluation(self._eval_samples)
+        what = f"evaluation at step {step} (allowed: {limit.why})"
+        return get(self.actor.evaluate.remote(step), self.stop.within(limit.seconds), what)
 
     def state(self) -> dict[str, Any]:
         return get(self.actor.state.remote(), self.stop.within(60.0), "state of the data buffer")
@@ -70,8 +81,3 @@ class RolloutHandle:
         import ray
 
         ray.kill(self.actor, no_restart=True)
-
-    def _deadline(self) -> Deadline:
-        # The worker has its own, named deadlines; this one only catches a worker that is gone without a word.
-        rollout = self.config.rollout
-        return self.stop.within(rollout.generate_timeout_secs * (1 + rollout.max_filter_rounds))

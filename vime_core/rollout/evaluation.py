@@ -48,6 +48,11 @@ class Evaluation:
     failure_ratio: float
     in_flight: int
 
+    @property
+    def samples(self) -> int:
+        """Of one evaluation."""
+        return self.n_samples * sum(map(len, self.sets))
+
     async def run(self) -> dict[str, float]:
         """Raises:
         RewardError: too many groups failed or were not scored.

@@ -173,7 +173,8 @@ class GroupRunner:
             if not deadline.expired():
                 raise
             raise DeadlineError(
-                f"generation of group {group.id} took more than {self.timeout:g} s (--generate-timeout-secs)"
+                f"generation of group {group.id} took more than {self.timeout:g} s (--generate-timeout-secs); "
+                "without the flag it is what the lengths need at a speed that no working engine is below"
             ) from error
         in_flight.error = group_violation(group, samples, self.generator, self.source)
         if not in_flight.error:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vime_core.api import TEACHER_LOGP, DeadlineError, EngineError, Sample
+from vime_core.data import generation_deadline
 
 if TYPE_CHECKING:
     from vime_core.config import Config
@@ -45,7 +46,7 @@ class TeacherScorer:
     @classmethod
     def of(cls, config: Config) -> TeacherScorer:
         groups = config.engine.vllm_server_concurrency // config.rollout.n_samples_per_prompt
-        return cls(config.rollout.generate_timeout_secs, max(1, groups))
+        return cls(generation_deadline(config), max(1, groups))
 
     def attach(self, teacher: Teacher) -> None:
         """The data is read and checked while the teacher starts; from here on it can be asked."""

@@ -16,7 +16,7 @@ from vime_core.api import (
 )
 from vime_core.batch import StepBatch
 from vime_core.config import Config
-from vime_core.data import DataBuffer, Ledger, LengthLimits, PromptDataset, load_tokenizer
+from vime_core.data import DataBuffer, Ledger, LengthLimits, PromptDataset, generation_deadline, load_tokenizer
 from vime_core.plugin import Plugins
 from vime_core.rollout.convert import records, to_batch
 from vime_core.rollout.driver import Bounds, RolloutDriver
@@ -76,6 +76,11 @@ class RolloutWorker:
     @property
     def prompts_per_epoch(self) -> int:
         return len(self._dataset)
+
+    @property
+    def eval_samples(self) -> int:
+        """Samples that an evaluation draws."""
+        return 0 if self._evaluation is None else self._evaluation.samples
 
     async def rollout(self, step: int) -> RolloutResult:
         """Collect, score and convert the samples of one step."""
@@ -155,7 +160,7 @@ class RolloutWorker:
         if path is not None and not supervised:
             self._filter = GroupFilter(plugins.filters.resolve(path), path + plugins.filters.source(path))
         params = SamplingParams(max_tokens=0) if supervised else train_params(config)
-        timeout, trained = rollout.generate_timeout_secs, not supervised
+        timeout, trained = generation_deadline(config), not supervised
         runner = GroupRunner(self._generator, self.gate, params, scorer, timeout, self.teacher, trained, self._source)
         return RolloutDriver(self._data, self.ledger, runner, Bounds.of(config), self._filter)
 
@@ -166,7 +171,7 @@ class RolloutWorker:
         # Supervised data has no answers to sample: its evaluation asks the engines as plainly as can be.
         generator = Generate(context) if self._generator.supervised else self._generator
         scorer = self._scorer(plugins, config.eval.eval_reward or config.rollout.reward)
-        runner = GroupRunner(generator, self.gate, eval_params(config), scorer, config.rollout.generate_timeout_secs)
+        runner = GroupRunner(generator, self.gate, eval_params(config), scorer, generation_deadline(config))
         if generator is self._generator:
             runner = replace(runner, source=self._source)
         in_flight = config.engine.vllm_server_concurrency * max(1, config.num_engines)
