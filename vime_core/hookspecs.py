@@ -2,7 +2,8 @@
 
 Hooks choose and announce; objects do the work. They run at process start, at run start and end, once a step, a sync and
 a checkpoint; never for a sample, a tensor or a token. Each is called one plugin at a time, so an error always has an
-owner, and wrappers are refused since there is nothing for them to wrap. A plugin takes only the arguments it wants.
+owner, and wrappers are refused since there is nothing for them to wrap. A plugin takes only the arguments it wants. A
+hook that takes minutes is broken off, and an answer other than the one described here is an error.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def vime_worker_environment(role: str, config: Config) -> Mapping[str, str] | No
 
 @hookspec
 def vime_process_started(role: str) -> None:
-    """First thing in every process, before torch is imported. The place for adaptors that patch; must be idempotent."""
+    """First thing in every process, before torch is imported. The place for adaptors that patch; must be idempotent.
+    A plugin that nobody asked for and that fails here is left out of the process, with a warning."""
 
 
 @hookspec

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from vime_core.api.errors import RewardError
+from vime_core.api.errors import PluginError, RewardError
 from vime_core.api.reward import Score, Unscored
 from vime_core.api.sample import Sample
 from vime_core.config.sections import RolloutSection
@@ -121,6 +121,33 @@ def test_blocking_reward_that_hangs_is_given_up_and_the_rest_is_scored():
     release.set()
     assert [v.value for i, v in enumerate(verdicts) if i != 1] == [0.0, 2.0, 3.0, 4.0, 5.0]
     assert verdicts[1].reason.startswith("timeout: reward mine gave no result in 0.3 s")
+
+
+def test_a_reward_class_that_raises_or_says_nonsense_is_named(caplog):
+    class Raises:
+        def __init__(self):
+            raise KeyError("JUDGE_URL")
+
+    class Odd:
+        concurrency = "two"
+
+        def __call__(self, sample):
+            return 1.0
+
+    class Sticks:
+        def __call__(self, sample):
+            return 1.0
+
+        def close(self):
+            raise OSError("gone")
+
+    with pytest.raises(PluginError, match=r"reward mine could not be made: KeyError at .*scoring.py:\d+: 'JUDGE_URL'"):
+        score(Raises)
+    with pytest.raises(RewardError, match="reward mine: its concurrency is str 'two'; it must be a count"):
+        score(Odd)
+    caplog.clear()
+    assert score(Sticks) == [Score(1.0)]
+    assert "reward mine: close: OSError at" in caplog.records[0].message
 
 
 def test_calls_that_never_end_do_not_pile_up():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.api import ConfigError
 from vime_core.config import Facts, placeholders, read_model, violations
 from vime_core.pipeline.rows import check_rows
+from vime_core.plugin import make
 from vime_core.rollout import check_teacher, streams_of
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def _loss_of(config: Config, plugins: Any) -> tuple[Algorithm, Mapping[str, Any]
     from vime_core.algorithms import LossConfig, known_options
 
     supervised = config.train.loss_type == "sft_loss"
-    algorithm = plugins.algorithms.resolve("sft" if supervised else config.algorithm.advantage_estimator)()
+    name = "sft" if supervised else config.algorithm.advantage_estimator
+    algorithm = make(f"algorithm {name!r}{plugins.algorithms.source(name)}", plugins.algorithms.resolve(name))
     return algorithm, known_options(config, algorithm), LossConfig.of(config)
 
 

@@ -1,4 +1,5 @@
 from .border import describe as describe
+from .border import make as make
 from .border import raised as raised
 from .border import short as short
 from .discovery import CORE_DIST as CORE_DIST

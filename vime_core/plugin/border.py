@@ -8,10 +8,14 @@ look like is the caller's to know, except of hooks, whose answers are checked he
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from vime_core.api import PluginError, VimeError
+from vime_core.plugin.messages import BLAMABLE
 from vime_core.runtime import warn
+
+T = TypeVar("T")
 
 #: characters of a value or of an exception's text that are shown
 _VALUE, _TEXT = 60, 300
@@ -41,6 +45,20 @@ def raised(who: str, error: BaseException, file: str | None = None) -> str:
     line = describe(error, file)
     warn(f"{who} raised {type(error).__name__}", f"{who}: {line}", error)
     return line
+
+
+def make(who: str, call: Callable[[], T]) -> T:
+    """What a constructor of a plugin's makes.
+
+    Raises:
+        PluginError: it raised, and no error of ours.
+    """
+    try:
+        return call()
+    except VimeError:
+        raise
+    except BLAMABLE as error:
+        raise PluginError(f"{who} could not be made: {raised(who, error)}") from error
 
 
 def hook_answer_fault(hook: str, answer: Any) -> str:

@@ -52,7 +52,7 @@ def validate(plan: LoadPlan, manager: pluggy.PluginManager) -> LoadedPlugin:
     try:
         manager.register(plugin, plan.owner.name)
     except pluggy.PluginValidationError as error:
-        raise PluginError(one_line(error)) from error
+        raise PluginError(f"{one_line(error)}{_takes(plugin, manager)}") from error
     wrong = _wrong_hooks(plugin, manager)
     if wrong:
         manager.unregister(plugin)
@@ -90,6 +90,16 @@ def _wrong_hooks(plugin: object, manager: pluggy.PluginManager) -> str:
             return f"hook '{caller.name}' is a wrapper; hooks are called one plugin at a time and cannot be wrapped"
     unmarked = _unmarked(plugin)
     return f"'{unmarked}' looks like a hook but is not marked with @hookimpl" if unmarked else ""
+
+
+def _takes(plugin: object, manager: pluggy.PluginManager) -> str:
+    """Arguments that the hooks of a plugin may take, of those that take another."""
+    found = []
+    for name in _specified(manager):
+        function, spec = getattr(plugin, name, None), getattr(manager.hook, name).spec
+        if callable(function) and set(inspect.signature(function).parameters) - {"self", *spec.argnames}:
+            found.append(f"; {name} may take {', '.join(spec.argnames)}")
+    return "".join(found)
 
 
 def _specified(manager: pluggy.PluginManager) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from vime_core.api import RewardError, Sample, Score, Unscored, Verdict
 from vime_core.config import RolloutSection
-from vime_core.plugin import raised, short
+from vime_core.plugin import BLAMABLE, make, raised, short
 from vime_core.rollout.calls import CallPool, Refused
 from vime_core.rollout.read_only import read_only
 from vime_core.runtime import warn
@@ -42,7 +42,10 @@ class Scorer:
         self._timeout = rollout.reward_timeout_secs
         self._reward = _made(reward, name, rollout.reward_kwargs)
         # a reward that says how many calls it takes at a time is not given more: none spends its time waiting
-        self._concurrency = min(rollout.reward_concurrency, getattr(self._reward, "concurrency", sys.maxsize))
+        own = getattr(self._reward, "concurrency", sys.maxsize)
+        if type(own) is not int or own < 1:
+            raise RewardError(f"reward {name}: its concurrency is {short(own)}; it must be a count of at least 1")
+        self._concurrency = min(rollout.reward_concurrency, own)
         self._function = _callable_of(self._reward, name, self._group)
         self._file = _file_of(self._function)
         self._is_async = _is_async(self._function)
@@ -63,8 +66,11 @@ class Scorer:
     def close(self) -> None:
         self._pool.close()
         close = getattr(self._reward, "close", None)
-        if callable(close):
-            close()
+        try:
+            if callable(close):
+                close()
+        except BLAMABLE as error:  # the run is over, and its results are worth more
+            raised(f"reward {self.name}: close", error)
 
     async def _ask(self, arguments: list[Any]) -> list[Any]:
         if self._is_async:
@@ -118,12 +124,13 @@ def _made(reward: Any, name: str, arguments: Mapping[str, Any]) -> Any:
             raise RewardError(f"reward {name}: --reward-kwargs are for a class, this is a {type(reward).__name__}")
         return reward
     try:
-        return reward(**arguments)
+        inspect.signature(reward).bind(**arguments)
     except TypeError as error:
         raise RewardError(
             f"reward {name}: {reward.__name__}{inspect.signature(reward)} cannot be made with --reward-kwargs "
             f"{dict(arguments)}: {error}"
         ) from error
+    return make(f"reward {name}", lambda: reward(**arguments))
 
 
 def _callable_of(reward: Any, name: str, group: bool) -> Callable[[Any], Any]:

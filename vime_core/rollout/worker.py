@@ -17,7 +17,7 @@ from vime_core.api import (
 from vime_core.batch import StepBatch
 from vime_core.config import Config
 from vime_core.data import DataBuffer, Ledger, LengthLimits, PromptDataset, generation_deadline, load_tokenizer
-from vime_core.plugin import Plugins
+from vime_core.plugin import Plugins, make
 from vime_core.rollout.convert import records, to_batch
 from vime_core.rollout.driver import Bounds, RolloutDriver
 from vime_core.rollout.evaluation import Evaluation, open_eval_sets
@@ -63,8 +63,10 @@ class RolloutWorker:
         self.gate = Gate(client)
         self._tokenizer = load_tokenizer(config.model.hf_checkpoint)
         context = RolloutContext(config, self._tokenizer, LengthLimits.of(config))
-        self._generator = make_generator(plugins.rollouts.resolve(config.rollout.rollout_function), context)
-        self._source = plugins.rollouts.source(config.rollout.rollout_function)
+        function = config.rollout.rollout_function
+        self._source = plugins.rollouts.source(function)
+        kind = plugins.rollouts.resolve(function)
+        self._generator = make(f"rollout {function}{self._source}", lambda: make_generator(kind, context))
         self._scorers: dict[str, Scorer] = {}
         self._filter: GroupFilter | None = None
         self._data = self._open_data()

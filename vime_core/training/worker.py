@@ -13,7 +13,7 @@ import torch
 from vime_core.algorithms import Objective
 from vime_core.api import CheckpointError, WeightSync
 from vime_core.batch import StepBatch
-from vime_core.plugin import load_target
+from vime_core.plugin import load_target, make
 from vime_core.training.forward_backward import LogprobRunner
 from vime_core.training.logprobs import ChunkedSoftmax
 from vime_core.training.loss_record import LossRecord, plain
@@ -79,7 +79,8 @@ class TrainerWorker:
     def _objective(self) -> Objective:
         name, algorithms = self.config.algorithm.advantage_estimator, self.plugins.algorithms
         name = "sft" if self._supervised else name
-        objective = Objective.of(self.config, algorithms.resolve(name)(), self.plugins.corrections.resolve)
+        algorithm = make(f"algorithm {name!r}{algorithms.source(name)}", algorithms.resolve(name))
+        objective = Objective.of(self.config, algorithm, self.plugins.corrections.resolve)
         named = [replace(one, source=self.plugins.corrections.source(one.name)) for one in objective.corrections]
         return replace(objective, source=algorithms.source(name), corrections=named)
 
