@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vime_core.api.errors import SyncError
+from vime_core.api import Receipt, SyncError
 from vime_core.config.sections import Config
 from vime_core.devices.cpu import CpuBackend
 from vime_core.pipeline.device_sharing import DeviceSharing, SharedDevices, device_sharing_of
@@ -79,15 +79,25 @@ def shared(notes: Any, level: int | None = 2, offloads: bool = True) -> DeviceSh
 def push(turns: DeviceSharing, notes: Any) -> None:
     """Through the stack's own push, by a sync that asks for the canary when the weights are over."""
 
-    def sync(version: int) -> str:
+    def sync(version: int) -> Receipt:
         notes.note("weights over")
         if notes.before_score is not None:
             notes.before_score()
         notes.note("canary")
-        return "receipt"
+        return Receipt(version, "d", 400, 1, 0.1, ())
 
     stack = RunStack(notes, SimpleNamespace(), notes, SimpleNamespace(push=sync), SimpleNamespace(), turns)
-    assert stack.push(0) == "receipt"
+    receipt = stack.push(0)
+    assert receipt is not None
+    assert receipt.version == 0
+
+
+@pytest.mark.parametrize("answer", [None, "done", Receipt(6, "d", 400, 1, 0.1, ())])
+def test_a_sync_without_the_receipt_of_its_version_has_not_happened(notes: Notes, answer: object) -> None:
+    sync = SimpleNamespace(push=lambda version: answer)
+    stack = RunStack(notes, SimpleNamespace(), notes, sync, SimpleNamespace(), DeviceSharing())
+    with pytest.raises(SyncError, match=r"push\(7\) returned .*: it must return the Receipt of that version"):
+        stack.push(7)
 
 
 def test_a_run_from_its_start_to_its_export(notes: Notes) -> None:

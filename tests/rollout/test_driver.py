@@ -340,6 +340,12 @@ def test_a_rollout_may_fan_out_into_samples_with_its_id(bench, client):
         (lambda ss: 2 * [finished(s) for s in ss], r"twice the same: .*Custom\.generate\)"),
         (lambda ss: [finished(s, logprobs=[math.nan]) for s in ss], "log-probs: .* has nan for response token 0"),
         (lambda ss: [finished(s, logprobs=[0.5]) for s in ss], "log-probs: .* has 0.5 for response token 0"),
+        (lambda ss: [finished(s, response_tokens=[-5]) for s in ss], "tokens: .* has response_tokens from -5 to -5"),
+        (lambda ss: [finished(s, response_tokens=[1.5]) for s in ss], "tokens: .* has response_tokens of float64"),
+        (lambda ss: [finished(s, response_tokens=["a"]) for s in ss], "tokens: .* has response_tokens of <U1"),
+        (lambda ss: [finished(s, prompt_tokens=[None]) for s in ss], "tokens: .* has prompt_tokens of object"),
+        (lambda ss: [finished(s, loss_mask=[2]) for s in ss], "tokens: .* has loss_mask from 2 to 2"),
+        (lambda ss: [finished(s, loss_mask=[0.5]) for s in ss], "tokens: .* has loss_mask of float64"),
     ],
 )
 def test_generators_that_break_the_contract_fail_their_groups(bench, client, act, reason):

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api import ConfigError
+from vime_core.api import ConfigError, Receipt, SyncError
 from vime_core.pipeline.device_sharing import DeviceSharing, device_sharing_of
 from vime_core.pipeline.rollout_handle import RolloutHandle
 from vime_core.pipeline.schedule import Schedule, schedule
 from vime_core.pipeline.trainer_group import TrainerGroup
+from vime_core.plugin import short
 from vime_core.runtime import cluster
 from vime_core.training import checkpoint
 
 if TYPE_CHECKING:
-    from vime_core.api import DeviceBackend, Receipt, WeightSync
+    from vime_core.api import DeviceBackend, WeightSync
     from vime_core.config import Config
     from vime_core.inference import EngineGroup
     from vime_core.observe import PhaseClock, RunFolder
@@ -44,6 +45,11 @@ class RunStack:
             return None
         self.device_sharing.syncing()
         receipt = self.sync.push(version)
+        if not isinstance(receipt, Receipt) or receipt.version != version:
+            raise SyncError(
+                f"weight sync {type(self.sync).__module__}.{type(self.sync).__qualname__}: push({version}) returned "
+                f"{short(receipt)}: it must return the Receipt of that version"
+            )
         self.device_sharing.sampling()
         return receipt
 

@@ -33,7 +33,7 @@ from vime_core.api import (
     Unscored,
     VimeError,
 )
-from vime_core.plugin import BLAMABLE, describe, raised
+from vime_core.plugin import BLAMABLE, describe, raised, short
 from vime_core.rollout.owned_tasks import not_owned, owned_tasks
 from vime_core.rollout.scoring import Scorer
 from vime_core.rollout.teacher import TeacherScorer
@@ -236,6 +236,9 @@ def _sample_violation(sample: Sample, trained: bool) -> str:
         return f"pending: the generator returned {sample.name} unfinished"
     if len({len(sample.response_tokens), len(sample.loss_mask), len(sample.logprobs), len(sample.versions)}) != 1:
         return f"lengths: {sample.name} has streams of different lengths; grow them with append_model"
+    strange = _strange_tokens(sample)
+    if strange:
+        return f"tokens: {sample.name} has {strange}"
     logprobs, mask = np.asarray(sample.logprobs, np.float64), np.asarray(sample.loss_mask, bool)
     wrong = np.flatnonzero(mask & ~(logprobs <= POSITIVE_LOGPROB))
     if trained and len(wrong):
@@ -243,4 +246,18 @@ def _sample_violation(sample: Sample, trained: bool) -> str:
             f"log-probs: {sample.name} has {logprobs[wrong[0]]} for response token {wrong[0]}, which is trained on; "
             "give the sampler's, or mask the token"
         )
+    return ""
+
+
+def _strange_tokens(sample: Sample) -> str:
+    """Values that no token or mask can have; a mask of 0.5 would be 1 in the batch."""
+    bounds = {"prompt_tokens": (0, None), "response_tokens": (0, None), "loss_mask": (0, 1), "versions": (-1, None)}
+    for name, (least, most) in bounds.items():
+        values = np.asarray(getattr(sample, name))
+        if not len(values):
+            continue
+        if values.dtype.kind not in "iub" or values.ndim != 1:
+            return f"{name} of {values.dtype} ({short(getattr(sample, name)[0])} first); whole numbers are expected"
+        if values.min() < least or (most is not None and values.max() > most):
+            return f"{name} from {values.min()} to {values.max()}"
     return ""
