@@ -122,6 +122,16 @@ def test_a_torn_line_is_left_out_and_half_a_line_is_waited_for(path: Path) -> No
     assert shown == ["warning: a: whole"]
 
 
+def test_a_folder_that_cannot_be_written_costs_the_warning_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    shown: list[str] = []
+    with WarningView(tmp_path / "run" / "warnings.jsonl", shown.append) as view:
+        warn("k", "something")
+        warn("k", "something")
+        assert view.summary() == ""
+    assert shown == []
+
+
 def test_it_goes_to_standard_error_by_itself(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with WarningView(path):
         warn("k", "something")

@@ -8,6 +8,7 @@ came.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -37,7 +38,6 @@ class WarningLog(logging.Handler):
 
     def __init__(self, path: Path, process: str) -> None:
         super().__init__(logging.WARNING)
-        path.parent.mkdir(parents=True, exist_ok=True)  # another machine may not share the run folder
         self._lines, self._process = Lines(path), process
         self._counts: Counter[str] = Counter()
         self._written: Counter[str] = Counter()
@@ -57,10 +57,7 @@ class WarningLog(logging.Handler):
             return
         error = record.exc_info[1] if record.exc_info else None
         more = {} if error is None else {"traceback": "".join(traceback.format_exception(error))}
-        try:
-            self._write(kind, more)
-        except OSError:  # a full disk: a warning is not worth the run
-            self.handleError(record)
+        self._write(kind, more)
 
     def write_counts(self) -> None:
         """A row for each kind that came again since the last time; call it when a piece of work is done."""
@@ -77,7 +74,9 @@ class WarningLog(logging.Handler):
     def _write(self, kind: str, more: Mapping[str, Any]) -> None:
         count = self._written[kind] = self._counts[kind]
         row = {"time": time.time(), "process": self._process, "kind": kind, "count": count, "text": self._texts[kind]}
-        self._lines.append({**row, **more})
+        with contextlib.suppress(OSError):  # a full disk: a warning is not worth the run, and others will say so
+            self._lines.path.parent.mkdir(parents=True, exist_ok=True)  # another machine may not share the run folder
+            self._lines.append({**row, **more})
 
 
 class WarningView:
@@ -127,11 +126,12 @@ class WarningView:
 
     def _new_rows(self) -> list[dict[str, Any]]:
         """Whole lines behind those that were read."""
-        if not self.path.exists():
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                text = file.read()
+        except OSError:  # nobody warned of anything, or the folder is gone
             return []
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
         return [row for line in whole.splitlines() for row in _parsed(line)]
