@@ -57,9 +57,13 @@ def test_a_reward_that_cannot_judge_some_samples(tmp_path: Path, grpo: Options) 
     samples = [s for step in range(2) for s in json_lines(tmp_path / "run" / "samples" / f"step_{step:06d}.jsonl")]
     unscored = [sample for sample in samples if sample["outcome"] == "unscored"]
     assert len({sample["group"] for sample in unscored}) == last["unscored"]
-    assert {sample["group"] % 4 for sample in samples if sample["outcome"] == "trained"} == {0}
+    # those of a group that have a score are trained on without those that have none
+    assert {sample["group"] % 4 for sample in samples if sample["outcome"] == "trained"} == {0, 2}
+    said = [line for line in done.err.splitlines() if line.startswith("warning: rollout: ")]
+    for kind in (": reward some.py:score: ValueError at ", "no score: not a number: ", "no score: not finite: "):
+        assert sum(kind in line for line in said if " dropped " not in line) == 1, done.text
     reasons = {sample["reason"].split(":")[0] for sample in unscored}
-    assert {"raised ValueError", "not a number", "not finite"} <= reasons
+    assert {"raised ValueError", "not finite"} <= reasons
 
 
 @pytest.mark.parametrize("verdict", ["None", "float('nan')", "1 / 0"])

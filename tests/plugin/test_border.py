@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from importlib.metadata import version
 
 import pytest
 
 from vime_core.api import ConfigError, DeadlineError, PluginError, Topology
 from vime_core.config import Config
-from vime_core.plugin import loading
+from vime_core.plugin import hook_calls, loading
 from vime_core.plugin.border import describe, short
 from vime_core.runtime import time_limit
 
@@ -117,6 +118,15 @@ def test_one_that_fails_as_the_process_starts_is_left_out_with_one_warning(world
         plugins.rewards.get("bad_one")
 
 
+def test_one_that_hangs_as_the_process_starts_is_left_out(world, names, monkeypatch) -> None:
+    monkeypatch.setattr(hook_calls, "_ASKED", 0.2)
+    world.install("slow", hook("vime_process_started(role)", "import time; time.sleep(60)"))
+    plugins = world.load()
+    plugins.process_started("driver")
+    assert names(plugins) == ["core"]
+    assert "was left out: vime_process_started: it did not end within 0.2 s" in world.warnings[0]
+
+
 def test_it_is_an_error_where_it_was_asked_for_or_plugins_are_strict(world) -> None:
     world.install("bad", hook("vime_process_started(role)", "raise OSError('no driver')"))
     for plugins in (world.load("bad"), world.load(strict=True)):
@@ -140,6 +150,14 @@ def test_an_import_that_hangs_and_was_asked_for_is_an_error(world, monkeypatch) 
     module = world.install("slow", "import time\ntime.sleep(60)\n")
     with pytest.raises(PluginError, match=rf"'slow' \(vime-slow 1.0\): import of {module} did not end within 0.2 s"):
         world.load("slow")
+
+
+def test_whose_a_name_or_a_path_is(world) -> None:
+    world.install("mine", REWARD.format("mine_too"))
+    rewards = world.load().rewards
+    assert rewards.source("mine_too") == rewards.source("mine/mine_too") == " of plugin 'mine' (vime-mine 1.0)"
+    assert rewards.source("exact") == rewards.source("./r.py:score") == rewards.source("no_such_module:score") == ""
+    assert rewards.source("pluggy._hooks:HookimplMarker") == f" (pluggy {version('pluggy')})"
 
 
 # what the border is made of --------------------------------------------------------------------------------------

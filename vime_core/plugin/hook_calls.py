@@ -37,7 +37,7 @@ class HookCalls:
         """
         seconds = _OBSERVING if hook in _OBSERVERS else _ASKED
         try:
-            with time_limit(seconds, hook):
+            with time_limit(seconds, "it"):
                 answer = self._call(hook, plugin, arguments)
         except BLAMABLE as error:
             if isinstance(error, ConfigError) and hook == "vime_configure":

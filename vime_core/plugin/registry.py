@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, Generic, TypeVar
 
 from vime_core.api import PluginError
@@ -104,6 +105,13 @@ class Provider(Generic[T]):
             return False, f"its probe raised {one_line(error)}"
 
 
+def _distribution_of(place: str) -> str:
+    """`` (my-dist 1.0)`` of a module that came with a distribution."""
+    top = place.partition(".")[0]
+    dists = () if place.endswith(".py") else metadata.packages_distributions().get(top, ())
+    return f" ({dists[0]} {metadata.version(dists[0])})" if dists else ""
+
+
 class Registry(Generic[T]):
     """All providers of one kind.
 
@@ -191,10 +199,10 @@ class Registry(Generic[T]):
         return self._first(found, name)
 
     def source(self, name_or_path: str) -> str:
-        """Whose it is, for messages: `` of plugin 'mine' (my-dist 1.0)``. Empty for the core's, and for a path, which
-        says it itself."""
+        """Whose it is, for messages: `` of plugin 'mine' (my-dist 1.0)``; of a path, which says the rest itself, the
+        distribution. Empty for the core's."""
         if name_or_path not in self._providers and looks_like_path(name_or_path):
-            return ""
+            return _distribution_of(split_target(name_or_path)[0])
         owner = self.get(name_or_path).owner
         return "" if owner.name == CORE else f" of {owner}"
 
