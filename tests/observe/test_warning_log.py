@@ -46,6 +46,15 @@ def test_the_first_of_a_kind_is_written_at_once_and_the_count_when_work_is_done(
     assert len(rows(path)) == 4
 
 
+def test_kinds_without_end_become_one(path: Path) -> None:
+    log = WarningLog.attach(path, "rollout")
+    for number in range(60):
+        warn(f"reason {number}", "text")
+    log.close()
+    assert len(rows(path)) == 52
+    assert rows(path)[-1][1:3] == ("further kinds", 10)
+
+
 def test_the_first_traceback_of_a_kind_is_kept(path: Path) -> None:
     log = WarningLog.attach(path, "rollout")
     for number in (1, 2):

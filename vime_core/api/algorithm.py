@@ -80,7 +80,7 @@ class TokenView(Protocol):
 
 
 class Algorithm(abc.ABC):
-    """Pure functions over a frozen batch.
+    """Pure functions over a frozen batch, of which each stage gets a copy; one that writes into it is refused.
 
     Class attributes:
         name: registered name.

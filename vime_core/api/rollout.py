@@ -105,4 +105,5 @@ class RolloutGenerator(abc.ABC):
         self, samples: Sequence[Sample], client: GenerationClient, params: SamplingParams
     ) -> list[Sample]:
         """Finish the samples of one group (they share a prompt). Returns the finished samples, all with tokens and
-        log-probs, and each of them once; where ``fans_out``, a sample may become several with its ``rollout`` id."""
+        log-probs, and each of them once; where ``fans_out``, a sample may become several with its ``rollout`` id.
+        Tasks that it started and that still run when it returns are cancelled."""

@@ -24,6 +24,8 @@ from typing import Any
 from vime_core.observe.lines import Lines
 from vime_core.runtime import LOGGER
 
+#: kinds of a process that are told apart
+_KINDS = 50
 #: seconds between looks at the file, and for the last look to end
 _LOOK, _LAST = 0.5, 10.0
 
@@ -51,6 +53,8 @@ class WarningLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = str(getattr(record, "kind", record.msg))
+        if kind not in self._counts and len(self._counts) >= _KINDS:
+            kind = "further kinds"  # reasons that a reward words anew for each sample are no kinds
         self._counts[kind] += 1
         self._texts[kind] = record.getMessage()
         if self._counts[kind] > 1:
