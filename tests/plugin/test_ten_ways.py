@@ -46,7 +46,8 @@ WAYS = {
         r"{module}: there is no hook 'vime_step_finnished'; did you mean 'vime_step_finished'",
     ),
     "3 wrong signature": Way(
-        HOOK.format("vime_step_finished(step, loss)", "pass"), r"PluginValidationError: .*vime_step_finished.*'loss'.*"
+        HOOK.format("vime_step_finished(step, loss)", "pass"),
+        r"{module}: hook 'vime_step_finished' has no argument 'loss'; it may take run, step, metrics",
     ),
     "4 version range": Way("pass", r"needs vime-core <0\.1, installed is \S+", requires=("vime-core<0.1",)),
     "5 duplicate name": Way(

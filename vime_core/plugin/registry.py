@@ -179,6 +179,19 @@ class Registry(Generic[T]):
             )
         return self._first(found, name)
 
+    def shadowed(self) -> Iterator[str]:
+        """A line for each bare name of the core that a plugin has too: which of the two it means."""
+        core = {provider.name for provider in self if provider.plugin == CORE}
+        for provider in self:
+            if provider.plugin == CORE or provider.name not in core:
+                continue
+            name, qualified = provider.name, provider.qualified_name
+            if provider.plugin in self._requested:
+                means = f"it now means {qualified}, since the plugin was asked for; the core's is {CORE}/{name}"
+            else:
+                means = f"it stays the core's; the plugin's is {qualified}"
+            yield f"{provider.owner} adds {self.kind} '{name}', which is a name of the core: {means}"
+
     def resolve(self, name_or_path: str) -> T:
         """The object itself: of a registered name, or of a target such as ``my_pkg.rewards:score`` or ``./r.py:score``.
 
