@@ -70,7 +70,8 @@ class World:
         return self.python("-m", "vime_cli.main", *argv, **environ)
 
     def python(self, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "PYTHONPATH": str(self.site), **environ}
+        path = os.pathsep.join(filter(None, [str(self.site), os.environ.get("PYTHONPATH")]))
+        env = {**os.environ, "PYTHONPATH": path, **environ}
         return subprocess.run(
             [sys.executable, *argv], cwd=self.root, env=env, capture_output=True, text=True, timeout=120
         )
