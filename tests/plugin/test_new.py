@@ -164,8 +164,7 @@ def test_a_new_device_trains(world, tmp_path_factory: pytest.TempPathFactory) ->
     install(world, "device")
     task = prepare(tmp_path_factory.mktemp("task"), 7)
     options = two_steps(task, reward="exact", device="my_device")
-    path = os.pathsep.join(filter(None, [str(world.site), os.environ.get("PYTHONPATH")]))
-    done = vime(world.root, "train", *options, "--plugin", "my-device", PYTHONPATH=path)
+    done = vime(world.root, "train", *options, "--plugin", "my-device", PYTHONPATH=world.path)
     assert done.code == 0, done.text
     assert len(step_rows(world.root / "run")) == 2
     assert 'device = "my_device"' in (world.root / "run" / "config.toml").read_text()

@@ -47,7 +47,8 @@ WAYS = {
     ),
     "3 wrong signature": Way(
         HOOK.format("vime_step_finished(step, loss)", "pass"),
-        r"{module}: hook 'vime_step_finished' has no argument 'loss'; it may take run, step, metrics",
+        r"PluginValidationError: .*vime_step_finished.*'loss'.*"
+        r"; vime_step_finished may take run, step, metrics",
     ),
     "4 version range": Way("pass", r"needs vime-core <0\.1, installed is \S+", requires=("vime-core<0.1",)),
     "5 duplicate name": Way(

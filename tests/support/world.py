@@ -29,6 +29,11 @@ class World:
         self.warnings: list[str] = []
         self._prefix = f"w{next(_COUNT)}_"  # module names live as long as the test process
 
+    @property
+    def path(self) -> str:
+        """PYTHONPATH of commands: what is installed here before what this process finds."""
+        return os.pathsep.join(filter(None, [str(self.site), os.environ.get("PYTHONPATH", "")]))
+
     def module(self, name: str) -> str:
         return self._prefix + name.replace("-", "_")
 
@@ -70,8 +75,7 @@ class World:
         return self.python("-m", "vime_cli.main", *argv, **environ)
 
     def python(self, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join(filter(None, [str(self.site), os.environ.get("PYTHONPATH")]))
-        env = {**os.environ, "PYTHONPATH": path, **environ}
+        env = {**os.environ, "PYTHONPATH": self.path, **environ}
         return subprocess.run(
             [sys.executable, *argv], cwd=self.root, env=env, capture_output=True, text=True, timeout=120
         )

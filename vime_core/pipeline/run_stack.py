@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api import ConfigError, DeadlineError, EngineError, SyncError
+from vime_core.api import ConfigError
 from vime_core.pipeline.device_sharing import DeviceSharing, device_sharing_of
+from vime_core.pipeline.lost import naming_the_lost
 from vime_core.pipeline.rollout_handle import RolloutHandle
 from vime_core.pipeline.schedule import Schedule, schedule
 from vime_core.pipeline.trainer_group import TrainerGroup
@@ -106,22 +107,8 @@ def stack(config: Config, plugins: Any, folder: RunFolder, stop: Interrupts, clo
             device_sharing.engines_are_up(engines)
             rollout.connect(engines.client_spec, teacher.wait() if teacher is not None else None)
         sync = _sync(config, plugins, trainer, engines, ending) if engines is not None else None
-        with _naming_the_lost(engines):
+        with naming_the_lost(engines):
             yield RunStack(trainer, rollout, engines, sync, plan, device_sharing)
-
-
-@contextlib.contextmanager
-def _naming_the_lost(engines: EngineGroup | None) -> Iterator[None]:
-    """Where an engine or the router is gone, the error that this led to ends with its name, its log and the first error
-    in it."""
-    try:
-        yield
-    except (EngineError, SyncError, DeadlineError) as error:
-        lost = engines.lost() if engines is not None else []
-        new = [line for line in lost if line not in str(error)]
-        if new:
-            raise type(error)("\n".join([str(error), *new])) from error
-        raise
 
 
 def _with_sync(config: Config, device: DeviceBackend, plugins: Any) -> Config:

@@ -20,8 +20,6 @@ from vime_core.plugin.registry import Owner
 from vime_core.plugin.targets import load_target
 
 PREFIX = "vime_"
-#: the attribute that pluggy's HookimplMarker("vime") leaves
-_MARKED = "vime_impl"
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,6 @@ def validate(plan: LoadPlan, manager: pluggy.PluginManager) -> LoadedPlugin:
     if plan.problem:
         raise PluginError(plan.problem)
     plugin = _import(plan)
-    unknown = _unknown_arguments(plugin, manager)
-    if unknown:
-        raise PluginError(f"{plan.spec}: {unknown}")
     if manager.get_name(plugin) is not None:
         raise PluginError(f"{plan.spec} is loaded already, as plugin '{manager.get_name(plugin)}'")
     if manager.has_plugin(plan.owner.name):
@@ -57,7 +52,7 @@ def validate(plan: LoadPlan, manager: pluggy.PluginManager) -> LoadedPlugin:
     try:
         manager.register(plugin, plan.owner.name)
     except pluggy.PluginValidationError as error:
-        raise PluginError(one_line(error)) from error
+        raise PluginError(f"{one_line(error)}{_takes(plugin, manager)}") from error
     wrong = _wrong_hooks(plugin, manager)
     if wrong:
         manager.unregister(plugin)
@@ -98,19 +93,6 @@ def _without_module(plan: LoadPlan, error: PluginError) -> str:
     )
 
 
-def _unknown_arguments(plugin: object, manager: pluggy.PluginManager) -> str:
-    """The first hook with an argument that is not in its specification; pluggy does not say which there are."""
-    for name, function in inspect.getmembers(plugin, inspect.isroutine):
-        caller = getattr(manager.hook, name, None) if hasattr(function, _MARKED) else None
-        if caller is None or not caller.has_spec():
-            continue
-        there = list(caller.spec.argnames)
-        unknown = [f"'{argument}'" for argument in inspect.signature(function).parameters if argument not in there]
-        if unknown:
-            return f"hook '{name}' has no argument {', '.join(unknown)}; it may take {', '.join(there)}"
-    return ""
-
-
 def _wrong_hooks(plugin: object, manager: pluggy.PluginManager) -> str:
     for caller in manager.get_hookcallers(plugin) or ():
         implementation = next(i for i in caller.get_hookimpls() if i.plugin is plugin)
@@ -126,6 +108,16 @@ def _wrong_hooks(plugin: object, manager: pluggy.PluginManager) -> str:
     return f"'{unmarked}' looks like a hook but is not marked with @hookimpl" if unmarked else ""
 
 
+def _takes(plugin: object, manager: pluggy.PluginManager) -> str:
+    """Arguments that the hooks of a plugin may take, of those that take another."""
+    found = []
+    for name in _specified(manager):
+        function, spec = getattr(plugin, name, None), getattr(manager.hook, name).spec
+        if callable(function) and set(inspect.signature(function).parameters) - {"self", *spec.argnames}:
+            found.append(f"; {name} may take {', '.join(spec.argnames)}")
+    return "".join(found)
+
+
 def _specified(manager: pluggy.PluginManager) -> list[str]:
     return [
         name
@@ -136,4 +128,5 @@ def _specified(manager: pluggy.PluginManager) -> list[str]:
 
 def _unmarked(plugin: object) -> str:
     functions: dict[str, Any] = dict(inspect.getmembers(plugin, inspect.isroutine))
-    return next((n for n, f in functions.items() if n.startswith(PREFIX) and not hasattr(f, _MARKED)), "")
+    marked = "vime_impl"  # the attribute that pluggy's HookimplMarker("vime") leaves
+    return next((n for n, f in functions.items() if n.startswith(PREFIX) and not hasattr(f, marked)), "")
