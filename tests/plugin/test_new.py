@@ -170,6 +170,31 @@ def test_a_new_device_trains(world, tmp_path_factory: pytest.TempPathFactory) ->
     assert 'device = "my_device"' in (world.root / "run" / "config.toml").read_text()
 
 
+@pytest.mark.slow
+def test_new_packages_of_all_other_kinds_train_together(world, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """But the filter: the tiny model solves nothing, so that every group would be dropped."""
+    for kind in ("reward", "algorithm", "rollout", "correction", "observer", "options", "command", "weight-sync"):
+        install(world, kind)
+    task = prepare(tmp_path_factory.mktemp("task"), 7)
+    options = two_steps(
+        task,
+        reward="my_reward",
+        advantage_estimator="my_algorithm",
+        algorithm_options='{"clip": 0.1}',
+        rollout_function="my_rollout",
+        correction="my_correction",
+        correction_options='{"high": 1.5}',
+        my_options_set_variables="MY_VARIABLE=1",
+        weight_sync="my_weight_sync",
+    )
+    done = vime(world.root, "train", *options, PYTHONPATH=world.path)
+    assert done.code == 0, done.text
+    assert "finished; the best reward was" in done.out
+    assert len(step_rows(world.root / "run")) == 2
+    told = world.vime("my-command", "run")
+    assert told.stdout.startswith("step 0: rollout/raw_reward 0"), told.stderr
+
+
 # from nothing to a tested plugin, as an author does it -------------------------------------------------------
 
 
