@@ -167,7 +167,7 @@ def test_a_new_device_trains(world, tmp_path_factory: pytest.TempPathFactory) ->
     done = vime(world.root, "train", *options, "--plugin", "my-device", PYTHONPATH=world.path)
     assert done.code == 0, done.text
     assert len(step_rows(world.root / "run")) == 2
-    assert 'device = "my_device"' in (world.root / "run" / "config.toml").read_text()
+    assert 'device = "my-device/my_device"' in (world.root / "run" / "config.toml").read_text()
 
 
 @pytest.mark.slow
