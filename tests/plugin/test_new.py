@@ -102,11 +102,15 @@ def install(world, kind: str) -> str:
     return name
 
 
+#: their packages are tested with torch or a tokenizer, each in several processes
+HEAVY = ("correction", "rollout")
+
+
 @pytest.mark.parametrize(
     "kind",
     [
-        *("reward", "environment", "filter", "correction", "observer", "options", "command"),
-        pytest.param("rollout", marks=pytest.mark.slow),
+        *("reward", "environment", "filter", "observer", "options", "command"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in HEAVY),
     ],
 )
 def test_a_new_package_passes_check_and_its_own_tests(world, kind: str) -> None:
