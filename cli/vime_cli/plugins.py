@@ -30,7 +30,9 @@ def plugins(argv: list[str]) -> int:
     checking.add_argument("names", metavar="NAME", nargs="*", help="as for info; default: all that are installed")
     writing = commands.add_parser("new", help="write a package with a plugin, its tests and a README")
     writing.add_argument("name", metavar="NAME", help="lower-case letters, digits and '-'; the package is vime-NAME")
-    writing.add_argument("--kind", required=True, help="reward, algorithm, environment, weight-sync or device")
+    writing.add_argument(
+        "--kind", required=True, help="reward, algorithm, rollout, filter ...; an unknown one lists all"
+    )
     writing.add_argument("--dir", default=".", metavar="D", help="where the package's folder goes; default: here")
     chosen = parser.parse_args(argv)
     if chosen.command == "info":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.runs import flags, json_lines, step_rows, vime
+from tests.support.runs import Run, flags, json_lines, step_rows, vime
 
 Options = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.slow
@@ -76,3 +79,28 @@ def test_a_reward_that_can_judge_nothing(tmp_path: Path, grpo: Options, verdict:
     assert "none.py:score" in complaint
     assert step_rows(tmp_path / "run") == []
     assert done.left == {}
+
+
+@pytest.mark.parametrize(
+    ("title", "engines", "log"),
+    [
+        ("ray::DirectActor", 1, "engine-0.log"),
+        (r"api_server", 2, "engine-[01].log"),
+        (r"launch_router|router_process", 2, "router.log"),
+    ],
+    ids=["direct", "server", "router"],
+)
+def test_what_died_is_named_with_its_log(tmp_path: Path, grpo: Options, title: str, engines: int, log: str) -> None:
+    with Run(tmp_path, "train", *flags(**grpo(num_rollout=10000, save_samples=False, rollout_num_gpus=engines))) as run:
+        run.wait_for(lambda: step_rows(tmp_path / "run"), "a first step")
+        for pid, own in run.processes().items():
+            if re.search(title, own):
+                os.kill(pid, signal.SIGKILL)
+        done = run.finish()
+    assert done.code == 1, done.text
+    assert "Traceback" not in done.err
+    name = "router" if log == "router.log" else "engine [01]"
+    assert re.search(rf"^(vime: )?{name}.*(died|ended with status|health)", done.err, re.MULTILINE), done.text
+    assert re.search(
+        rf"in {re.escape(str(tmp_path))}/run/logs/{log}|\({re.escape(str(tmp_path))}/run/logs/{log}", done.err
+    )

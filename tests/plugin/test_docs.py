@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import subprocess
 import sys
@@ -111,6 +112,70 @@ def test_the_options_are_flags_and_keys(world) -> None:
 def test_check_algorithm_runs_as_shown() -> None:
     (block,) = (block for block in blocks(TUTORIAL, "python") if "check_algorithm(" in block)
     exec(compile(block, "tutorial.md", "exec"), {})
+
+
+def test_every_kind_is_named_with_the_flag_that_picks_it() -> None:
+    from vime_testing.skeleton import KINDS
+
+    (listed,) = re.findall(r"^Kinds are (.*?);", TUTORIAL, re.M | re.S)
+    assert re.findall(r"`([\w-]+)`", listed) == list(KINDS)
+    flags_known = {as_flag(key.name) for key in Catalogue().all()}
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.*?) \|", TUTORIAL, re.M)
+    assert {kind for kind, _ in rows} == KINDS.keys() - {"observer", "options", "weight-sync", "device"}
+    flags = dict(rows)
+    assert all(flag.strip("`") in flags_known for flag in flags.values() if flag.startswith("`--"))
+    assert sum(flag.startswith("`--") for flag in flags.values()) == 5
+
+
+def test_the_generator_keeps_the_contract(world) -> None:
+    import unittest
+
+    from vime_testing import RolloutSuite
+    from vime_testing.suite import checks_of
+
+    world.write("careful.py", files()["careful.py"])
+
+    class Careful(RolloutSuite):
+        target = "careful.py:Careful"
+
+    for check in checks_of(Careful):
+        with contextlib.suppress(unittest.SkipTest):
+            getattr(Careful(), check)()
+
+
+def test_the_algorithm_and_its_options(world) -> None:
+    from vime_testing import check_algorithm
+
+    from vime_core.algorithms import options_of
+    from vime_core.api import ConfigError
+    from vime_core.config import Config
+
+    world.write("margin.py", files()["margin.py"])
+    algorithm = world.load().algorithms.resolve("margin.py:Margin")()
+    check_algorithm(algorithm, aggregations=["rollout_mean"], seeds=[0], finite_differences=False)
+
+    def options(**given: object) -> object:
+        return options_of(Config().replace("algorithm", algorithm_options=given), algorithm)["margin"]
+
+    assert (options(), options(margin=0.25)) == (0.5, 0.25)
+    for given, said in (
+        ({"margin": -1.0}, "margin is -1.0; give 0 or more"),
+        ({"margin": "x"}, "margin"),
+        ({"m": 1.0}, "m"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            options(**given)
+
+
+def test_the_recipe_of_an_algorithm_is_read(world) -> None:
+    world.write("margin.py", files()["margin.py"])
+    recipe = next(block for block in blocks(TUTORIAL, "toml") if "margin" in block)
+    world.write("recipe.toml", recipe)
+    read = tomllib.loads(world.vime("train", "recipe.toml", "--show-config").stdout)
+    typed = ["--advantage-estimator", "margin.py:Margin", "--algorithm-options", '{"margin":0.25}']
+    given = tomllib.loads(world.vime("train", *typed, "--show-config").stdout)
+    assert read == given
+    assert read["algorithm"]["algorithm_options"] == {"margin": 0.25}
 
 
 def test_the_package_is_what_the_command_writes() -> None:

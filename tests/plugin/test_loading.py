@@ -256,3 +256,43 @@ def test_one_file_is_enough_for_a_reward(world) -> None:
     world.write("my_reward.py", "def score(sample):\n    return 7.0\n")
     plugins = world.load("./my_reward.py")
     assert plugins.rewards.resolve("my_reward:score")(None) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("gone", "what"),
+    [("plugin.py", "'{0}': {1} has no 'plugin'"), ("", "no module '{1}'")],
+    ids=["the module", "the package"],
+)
+def test_an_entry_point_to_a_missing_module_says_what_to_do(world, gone: str, what: str) -> None:
+    module = world.install("moved")
+    folder = world.site / module.partition(".")[0]
+    (folder / "plugin.py").unlink()
+    if not gone:
+        (folder / "__init__.py").unlink()
+        folder.rmdir()
+    world.load()
+    (line,) = world.warnings
+    assert line == (
+        f"plugin 'moved' (vime-moved 1.0) was skipped: import of {module}: {what.format(module, folder.name)}; "
+        "the entry point 'moved' of vime-moved names it: install vime-moved again, or correct "
+        '[project.entry-points."vime.plugins"] in its pyproject.toml; --plugin no:moved leaves it out'
+    )
+
+
+def test_a_name_of_the_core_is_said_to_be_two(world) -> None:
+    """Whoever merely installs a plugin keeps the core's ``exact``; whoever asks for it gets its own. Both are told."""
+    world.install(
+        "mine",
+        """
+        @hookimpl
+        def vime_register_rewards(registry):
+            registry.add("exact", "json:dumps", summary="another")
+        """,
+    )
+    says = "plugin 'mine' (vime-mine 1.0) adds reward 'exact', which is a name of the core: "
+    assert world.load().rewards.get("exact").plugin == "core"
+    assert world.load("mine").rewards.get("exact").plugin == "mine"
+    assert world.warnings == [
+        f"{says}it stays the core's; the plugin's is mine/exact",
+        f"{says}it now means mine/exact, since the plugin was asked for; the core's is core/exact",
+    ]

@@ -10,8 +10,10 @@ import venv
 from pathlib import Path
 
 import pytest
+from vime_cli.quickstart.addition import prepare
 from vime_testing.skeleton import KINDS, render, write_package
 
+from tests.support.runs import step_rows, two_steps, vime
 from vime_core.api.errors import UsageError
 
 BIN = Path(sys.executable).parent
@@ -35,8 +37,8 @@ def test_a_package_of_each_kind_is_whole_and_tidy(tmp_path: Path, kind: str) -> 
     assert "$" not in texts
     assert compileall.compile_dir(package, quiet=2)
     rules = ["--isolated", "--line-length=120", "--select=E,F,I,UP,B,SIM", "--target-version=py311"]
-    for command in (["check", *rules, package], ["format", "--isolated", "--line-length=120", "--check", package]):
-        done = subprocess.run([BIN / "ruff", *command], capture_output=True, text=True, timeout=60)
+    for command in (["check", *rules, "."], ["format", "--isolated", "--line-length=120", "--check", "."]):
+        done = subprocess.run([BIN / "ruff", *command], cwd=package, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -79,8 +81,8 @@ def test_names_that_cannot_be(tmp_path: Path, name: str, why: str) -> None:
 
 
 def test_an_unknown_kind_names_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no kind 'filter'; choose one of reward, algorithm, environment, weight-sync"):
-        write_package("mine", "filter", tmp_path)
+    with pytest.raises(UsageError, match="no kind 'sampler'; choose one of reward, algorithm, rollout, environment"):
+        write_package("mine", "sampler", tmp_path)
 
 
 # check -------------------------------------------------------------------------------------------------------
@@ -100,7 +102,17 @@ def install(world, kind: str) -> str:
     return name
 
 
-@pytest.mark.parametrize("kind", ["reward", "environment"])
+#: their packages are tested with torch or a tokenizer, each in several processes
+HEAVY = ("correction", "rollout")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("reward", "environment", "filter", "observer", "options", "command"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in HEAVY),
+    ],
+)
 def test_a_new_package_passes_check_and_its_own_tests(world, kind: str) -> None:
     name = install(world, kind)
     done = world.vime("plugins", "check", name)
@@ -146,6 +158,45 @@ def test_a_file_with_a_function_alone_can_be_checked(world) -> None:
     done = world.vime("plugins", "check", "./my_reward.py")
     assert done.returncode == 0, done.stdout
     assert "ok    plugin ./my_reward.py: it adds something" in done.stdout
+
+
+# a run with a package as it was written ----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_new_device_trains(world, tmp_path_factory: pytest.TempPathFactory) -> None:
+    install(world, "device")
+    task = prepare(tmp_path_factory.mktemp("task"), 7)
+    options = two_steps(task, reward="exact", device="my_device")
+    done = vime(world.root, "train", *options, "--plugin", "my-device", PYTHONPATH=world.path)
+    assert done.code == 0, done.text
+    assert len(step_rows(world.root / "run")) == 2
+    assert 'device = "my-device/my_device"' in (world.root / "run" / "config.toml").read_text()
+
+
+@pytest.mark.slow
+def test_new_packages_of_all_other_kinds_train_together(world, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """But the filter: the tiny model solves nothing, so that every group would be dropped."""
+    for kind in ("reward", "algorithm", "rollout", "correction", "observer", "options", "command", "weight-sync"):
+        install(world, kind)
+    task = prepare(tmp_path_factory.mktemp("task"), 7)
+    options = two_steps(
+        task,
+        reward="my_reward",
+        advantage_estimator="my_algorithm",
+        algorithm_options='{"clip": 0.1}',
+        rollout_function="my_rollout",
+        correction="my_correction",
+        correction_options='{"high": 1.5}',
+        my_options_set_variables="MY_VARIABLE=1",
+        weight_sync="my_weight_sync",
+    )
+    done = vime(world.root, "train", *options, PYTHONPATH=world.path)
+    assert done.code == 0, done.text
+    assert "finished; the best reward was" in done.out
+    assert len(step_rows(world.root / "run")) == 2
+    told = world.vime("my-command", "run")
+    assert told.stdout.startswith("step 0: rollout/raw_reward 0"), told.stderr
 
 
 # from nothing to a tested plugin, as an author does it -------------------------------------------------------

@@ -106,6 +106,8 @@ BESIDE = {
     "vime_core.config": {"lonely_ranks", "megatron_flag", "megatron_on", "read_model"},
     "vime_core.runtime": {"ProcessResult", "run_python"},
     "vime_core.batch": {"StepBatch"},
+    "vime_core.algorithms": {"CorrectionResult"},
+    "vime_core.rollout": {"RolloutContext"},
     "vime_core.weights": {
         *("StreamSync", "StreamPublisher", "StreamReceiver", "Connect", "Rendezvous"),
         *("CommunicatorChannel", "SharedChannel", "GlooChannel", "GlooSync"),

@@ -3,6 +3,7 @@ from .common import group_stats_of as group_stats_of
 from .common import trainable as trainable
 from .correction import Correction as Correction
 from .correction import CorrectionFunction as CorrectionFunction
+from .correction import CorrectionResult as CorrectionResult
 from .correction import corrections_of as corrections_of
 from .critic_loss import ValueColumns as ValueColumns
 from .critic_loss import micro_value_loss as micro_value_loss

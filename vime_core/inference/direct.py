@@ -14,7 +14,7 @@ from vime_core.inference.spec import EngineSpec
 from vime_core.inference.vllm.outputs import Failure, ReceiveQueue, reply_from_output
 from vime_core.inference.vllm.sampling import vllm_sampling
 from vime_core.inference.vllm_engine import READING, VllmEngine
-from vime_core.runtime import log_tail
+from vime_core.runtime import log_error
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -40,7 +40,7 @@ class DirectEngine(VllmEngine):
             await asyncio.to_thread(self._loop.ready, timeout)
         except Exception as error:
             what = f"{self.name} did not start: {type(error).__name__}: {error}"
-            raise EngineError(what + log_tail(self.log)) from error
+            raise EngineError(what + log_error(self.log)) from error
         return self.spec.tensor_parallel_size
 
     def _make(self) -> LLMEngine:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from vime_core.api import EngineError, EngineProof, SyncError
 from vime_core.inference.launch import EngineLaunch
 from vime_core.inference.spec import canary_tokens
-from vime_core.runtime import Deadline, Interrupts, gather, settle
+from vime_core.runtime import Deadline, Interrupts, gather, log_error, settle
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vime_core.config import Config
     from vime_core.inference.client import ClientSpec
     from vime_core.inference.router import Router
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from vime_core.inference.update import Applied
     from vime_core.inference.vllm_engine import StartedEngine
 
-#: deadline of a small control call, seconds
-_CALL = 60.0
+#: deadline of a small control call, and of the question after an error whether an engine is still there, seconds
+_CALL, _THERE = 60.0, 10.0
 
 
 class EngineGroup:
@@ -29,6 +31,7 @@ class EngineGroup:
         client_spec: give it to the rollout process; ``client_spec.connect()`` makes the client there.
         canary: token ids of the fixed prompt that proves a sync.
         workers: vLLM worker processes of each engine; each of them is one rank of a collective weight transfer.
+        logs: of the engines that vime started.
         pids: process ids of the engines' actors, each on its node.
         seconds: of the last :meth:`apply`, by phase; the slowest engine's.
         stop: gives up every wait but those of discarding and ending.
@@ -48,6 +51,7 @@ class EngineGroup:
     ) -> None:
         self.names, self.actors, self.config = list(names), list(actors), config
         self.stop = stop or Interrupts()
+        self.logs: list[Path | None] = [None] * len(actors)
         self.urls = [engine.url for engine in started]
         self.workers = [engine.workers for engine in started]
         self.pids = [engine.pid for engine in started]
@@ -61,7 +65,7 @@ class EngineGroup:
         """Start the engines side by side, then the router if there is one. Ray must be up.
 
         Raises:
-            EngineError: one did not come up; the message ends with the last lines of its log. Nothing keeps running.
+            EngineError: one did not come up; the message ends with the first error in its log. Nothing keeps running.
         """
         canary = canary_tokens(launch.hf_folder, launch.config.rollout.rollout_max_context_len)
         names, actors = launch.create()
@@ -71,6 +75,7 @@ class EngineGroup:
         try:
             started = gather(names, refs, group.stop.within(seconds + 10.0), "start")
             group = cls(names, actors, started, launch.config, stop)
+            group.logs = launch.logs()
             group.router = launch.router(group.urls)
         except BaseException:
             group.shutdown()
@@ -97,6 +102,18 @@ class EngineGroup:
         if self.router is not None:
             self.router.require_alive()
         self._all("health")
+
+    def lost(self) -> list[str]:
+        """What is gone of engines and router, each with its log: asked when something else failed, since who waits for
+        an engine knows its address at best."""
+        found = settle(self.names, [actor.health.remote() for actor in self.actors], Deadline(_THERE), "health")
+        lines = [_with_log(str(error), log) for error, log in zip(found, self.logs) if isinstance(error, Exception)]
+        try:
+            if self.router is not None:
+                self.router.require_alive()
+        except EngineError as error:
+            lines.append(str(error))
+        return lines
 
     # memory --------------------------------------------------------------------------------------------------
     def sleep(self, level: int) -> None:
@@ -182,3 +199,8 @@ class EngineGroup:
     def _all(self, method: str, *arguments: Any, seconds: float = _CALL) -> list[Any]:
         refs = [getattr(actor, method).remote(*arguments) for actor in self.actors]
         return gather(self.names, refs, self.stop.within(seconds), method)
+
+
+def _with_log(error: str, log: Path | None) -> str:
+    """``error`` and the first error in the log, unless it is there already (a server's owner has looked)."""
+    return error if log is None or str(log) in error else error + log_error(log)

@@ -97,6 +97,14 @@ class EngineLaunch:
         concurrency = section.vllm_server_concurrency * max(len(engines), 1)
         return HttpClientSpec(router.url, tuple(engines), concurrency, section.engine_retries, timeout)
 
+    def logs(self) -> list[Path | None]:
+        """Of each engine; None for those that somebody else started."""
+        external = self.config.engine.rollout_external_engine_addrs
+        return [None] * len(external) if external else [self._log(i) for i in range(self.config.num_engines)]
+
+    def _log(self, index: int) -> Path:
+        return (self.log_dir / f"engine-{index}.log").absolute()
+
     def _own(self, spec: EngineSpec) -> Any:
         import ray
 
@@ -116,7 +124,7 @@ class EngineLaunch:
             "max_concurrency": _CALLS,
             "runtime_env": {"env_vars": environment},
         }
-        log, lock = (self.log_dir / f"engine-{spec.index}.log").absolute(), self.plugins.lock()
+        log, lock = self._log(spec.index), self.plugins.lock()
         if self.transport == "direct":
             return ray.remote(actors.direct_actor()).options(**options).remote(lock, spec, log)
         deadline = self.config.sync.vllm_weight_transfer_timeout_sec

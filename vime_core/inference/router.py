@@ -30,7 +30,7 @@ class Router:
         """Start a router before ``engines`` (URLs), which must be up.
 
         Raises:
-            EngineError: it ended or did not come up; with the last lines of its log.
+            EngineError: it ended or did not come up; with the first error in its log.
         """
         port = int(options.get("port") or free_port(host))
         own = {

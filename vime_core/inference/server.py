@@ -28,7 +28,7 @@ class ServerEngine(ServerControl):
         self._process: ChildProcess | None = None
 
     async def come_up(self, timeout: float) -> int:
-        """Start the server and wait until it can serve. An error comes with the last lines of its log."""
+        """Start the server and wait until it can serve. An error comes with the first error in its log."""
         host = self.spec.host or reachable_host()
         self._port = ReservedPort(host, self.spec.port)
         self.url = f"http://{host}:{self._port.number}"

@@ -60,7 +60,7 @@ class TeacherHandle:
         """Until it can read; what reaches it from the rollout process.
 
         Raises:
-            EngineError: it did not come up; the message ends with the last lines of its log.
+            EngineError: it did not come up; the message ends with the first error in its log.
         """
         (started,) = gather(["teacher"], [self._started], self.stop.within(self.seconds + 10.0), "start")
         self.pid = started.pid

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ConfigError, Receipt, SyncError
 from vime_core.pipeline.device_sharing import DeviceSharing, device_sharing_of
+from vime_core.pipeline.lost import naming_the_lost
 from vime_core.pipeline.rollout_handle import RolloutHandle
 from vime_core.pipeline.schedule import Schedule, schedule
 from vime_core.pipeline.trainer_group import TrainerGroup
@@ -112,7 +113,8 @@ def stack(config: Config, plugins: Any, folder: RunFolder, stop: Interrupts, clo
             device_sharing.engines_are_up(engines)
             rollout.connect(engines.client_spec, teacher.wait() if teacher is not None else None)
         sync = _sync(config, plugins, trainer, engines, ending) if engines is not None else None
-        yield RunStack(trainer, rollout, engines, sync, plan, device_sharing)
+        with naming_the_lost(engines):
+            yield RunStack(trainer, rollout, engines, sync, plan, device_sharing)
 
 
 def _with_sync(config: Config, device: DeviceBackend, plugins: Any) -> Config:

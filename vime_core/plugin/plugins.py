@@ -124,7 +124,11 @@ class Plugins:
         requested, omitted = loading.split_specs(specs, environ)
         autoload = autoload and not loading.autoload_disabled(environ)
         plans = loading.make_plans(requested, omitted, discovery.installed(), autoload)
-        return cls([loading.core_plan(), *plans], strict=strict, output=output)
+        loaded = cls([loading.core_plan(), *plans], strict=strict, output=output)
+        for registry in loaded.registries().values():
+            for line in registry.shadowed():
+                output.warn(line)
+        return loaded
 
     @classmethod
     def from_lock(cls, records: Sequence[lock.Record], *, strict: bool = False) -> Plugins:

@@ -184,6 +184,19 @@ class Registry(Generic[T]):
         """Every name that ``get`` takes: bare ones, then qualified ones."""
         return [*dict.fromkeys(p.name for p in self), *self._providers]
 
+    def shadowed(self) -> Iterator[str]:
+        """A line for each bare name of the core that a plugin has too: which of the two it means."""
+        core = {provider.name for provider in self if provider.plugin == CORE}
+        for provider in self:
+            if provider.plugin == CORE or provider.name not in core:
+                continue
+            name, qualified = provider.name, provider.qualified_name
+            if provider.plugin in self._requested:
+                means = f"it now means {qualified}, since the plugin was asked for; the core's is {CORE}/{name}"
+            else:
+                means = f"it stays the core's; the plugin's is {qualified}"
+            yield f"{provider.owner} adds {self.kind} '{name}', which is a name of the core: {means}"
+
     def get(self, name: str) -> Provider[T]:
         """The provider that ``name`` means.
 

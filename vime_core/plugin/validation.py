@@ -44,7 +44,7 @@ def validate(plan: LoadPlan, manager: pluggy.PluginManager) -> LoadedPlugin:
     """
     if plan.problem:
         raise PluginError(plan.problem)
-    plugin = _import(plan.spec)
+    plugin = _import(plan)
     if manager.get_name(plugin) is not None:
         raise PluginError(f"{plan.spec} is loaded already, as plugin '{manager.get_name(plugin)}'")
     if manager.has_plugin(plan.owner.name):
@@ -65,16 +65,32 @@ def hooks_of(plugin: object, manager: pluggy.PluginManager) -> list[str]:
     return sorted(caller.name for caller in manager.get_hookcallers(plugin) or ())
 
 
-def _import(spec: str) -> object:
+def _import(plan: LoadPlan) -> object:
+    spec = plan.spec
     try:
         plugin = load_target(spec)
         plugin = plugin() if isinstance(plugin, type) else plugin
+    except PluginError as error:  # there is no such module or attribute
+        raise PluginError(f"import of {spec}: {_without_module(plan, error)}") from error
     except BLAMABLE as error:
         raise PluginError(f"import of {spec}: {one_line(error)}{remedy(error)}") from error
     api = getattr(plugin, "VIME_API", API_VERSION)
     if api != API_VERSION:
         raise PluginError(f"{spec}: is written for plugin API {api}, this vime-core has {API_VERSION}")
     return plugin
+
+
+def _without_module(plan: LoadPlan, error: PluginError) -> str:
+    """Of an installed plugin it is the entry point that leads nowhere: to a file that the package lacks, or that moved
+    since it was installed."""
+    dist = plan.owner.dist
+    if dist is None:
+        return str(error)
+    what = str(error).partition("; ")[0]
+    return (
+        f"{what}; the entry point '{plan.owner.name}' of {dist} names it: install {dist} again, or correct "
+        f'[project.entry-points."vime.plugins"] in its pyproject.toml'
+    )
 
 
 def _wrong_hooks(plugin: object, manager: pluggy.PluginManager) -> str:

@@ -1,6 +1,6 @@
 from .addresses import free_address as free_address
 from .deadline import Deadline as Deadline
-from .logs import log_tail as log_tail
+from .logs import log_error as log_error
 from .logs import redirect_output as redirect_output
 from .ports import ReservedPort as ReservedPort
 from .ports import answers as answers

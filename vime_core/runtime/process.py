@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from vime_core.api import EngineError
-from vime_core.runtime.logs import log_tail
+from vime_core.runtime.logs import log_error
 
 #: seconds between looks at a server that is coming up
 _POLL = 0.1
@@ -44,22 +44,22 @@ class ChildProcess:
         return self._process.pid
 
     def require_alive(self) -> None:
-        """Raises EngineError with the end of the log if the command is gone."""
+        """Raises EngineError with the first error in its log if the command is gone."""
         code = self._process.poll()
         if code is not None:
-            raise EngineError(f"{self.name} ended with status {code}{log_tail(self.log)}")
+            raise EngineError(f"{self.name} ended with status {code}{log_error(self.log)}")
 
     def wait_until(self, up: Callable[[], bool], deadline: float) -> None:
         """Wait until ``up()``.
 
         Raises:
-            EngineError: the command ended, or ``deadline`` seconds went by; with the end of the log.
+            EngineError: the command ended, or ``deadline`` seconds went by; with the first error in its log.
         """
         end = time.monotonic() + deadline
         while not up():
             self.require_alive()
             if time.monotonic() > end:
-                raise EngineError(f"{self.name} did not come up within {deadline:.0f} s{log_tail(self.log)}")
+                raise EngineError(f"{self.name} did not come up within {deadline:.0f} s{log_error(self.log)}")
             time.sleep(_POLL)
         self.require_alive()
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vime_testing.reward_suite import RewardSuite as RewardSuite
     from vime_testing.rollout_suite import RolloutSuite as RolloutSuite
     from vime_testing.samples import make_sample as make_sample
+    from vime_testing.samples import small_batch as small_batch
     from vime_testing.tokenizer import byte_tokenizer as byte_tokenizer
     from vime_testing.weight_sync_suite import WeightSyncSuite as WeightSyncSuite
 
@@ -40,6 +41,7 @@ _PUBLIC = {
     "Example": "reward_suite",
     "check_algorithm": "algorithm_suite",
     "make_sample": "samples",
+    "small_batch": "samples",
     "byte_tokenizer": "tokenizer",
     "ScriptedClient": "client",
 }

@@ -1,11 +1,14 @@
-"""Samples as they are in a run, for tests: a pending one, or one with a response whose token ids are its bytes."""
+"""Samples as they are in a run, for tests: a pending one, one with a response of bytes as its tokens, or a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from vime_core.api import Sample, Status
+
+if TYPE_CHECKING:
+    from vime_core.batch import StepBatch
 
 
 def make_sample(
@@ -40,3 +43,32 @@ def make_sample(
         sample.append_model(tokens, [-0.5] * len(tokens), [1] * len(tokens))
         sample.response, sample.status = response, Status.COMPLETED
     return sample
+
+
+def small_batch(masks: Sequence[Sequence[int]], *, prompt: int = 1, **columns: Any) -> StepBatch:
+    """A batch written down by its masks, one row a sample.
+
+    Args:
+        prompt: prompt tokens of every sample.
+        columns: any of reward (default 0), group (default: all in one), rollout (default: each its own), truncated,
+            and token columns as one flat list.
+    """
+    import numpy as np
+
+    from vime_core.batch import StepBatch
+
+    n, lengths = len(masks), [len(mask) for mask in masks]
+    flat = [bool(m) for mask in masks for m in mask]
+    defaults: dict[str, Any] = {
+        "tokens": np.arange(sum(lengths) + n * prompt),
+        "total_lengths": [k + prompt for k in lengths],
+        "response_lengths": lengths,
+        "mask": flat,
+        "rollout_logp": np.full(len(flat), np.nan),
+        "version": np.zeros(len(flat)),
+        "reward": np.zeros(n),
+        "group": np.zeros(n),
+        "rollout": np.arange(n),
+        "truncated": np.zeros(n),
+    }
+    return StepBatch.of(**{**defaults, **columns})

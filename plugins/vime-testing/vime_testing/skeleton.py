@@ -16,7 +16,13 @@ from vime_core.plugin import RESERVED, canonical, core_version, installed
 KINDS = {
     "reward": "score",
     "algorithm": "algorithm",
+    "rollout": "generator",
     "environment": "environment",
+    "filter": "keep",
+    "correction": "correction",
+    "observer": "observer",
+    "options": "options",
+    "command": "command",
     "weight-sync": "weight_sync",
     "device": "backend",
 }

@@ -36,6 +36,7 @@ from vime_core.algorithms import (
 )
 from vime_core.api import Algorithm
 from vime_core.batch import StepBatch
+from vime_testing.samples import small_batch as small_batch
 
 VOCABULARY = 5
 EXCHANGE_SECONDS = 60.0
@@ -81,31 +82,6 @@ class Case:
     def replace(self, **columns: Any) -> Case:
         """The case with columns of its batch changed."""
         return replace(self, batch=replace(self.batch, **columns))
-
-
-def small_batch(masks: Sequence[Sequence[int]], *, prompt: int = 1, **columns: Any) -> StepBatch:
-    """A batch written down by its masks, one row a sample.
-
-    Args:
-        prompt: prompt tokens of every sample.
-        columns: any of reward (default 0), group (default: all in one), rollout (default: each its own), truncated,
-            and token columns as one flat list.
-    """
-    n, lengths = len(masks), [len(mask) for mask in masks]
-    flat = [bool(m) for mask in masks for m in mask]
-    defaults: dict[str, Any] = {
-        "tokens": np.arange(sum(lengths) + n * prompt),
-        "total_lengths": [k + prompt for k in lengths],
-        "response_lengths": lengths,
-        "mask": flat,
-        "rollout_logp": np.full(len(flat), np.nan),
-        "version": np.zeros(len(flat)),
-        "reward": np.zeros(n),
-        "group": np.zeros(n),
-        "rollout": np.arange(n),
-        "truncated": np.zeros(n),
-    }
-    return StepBatch.of(**{**defaults, **columns})
 
 
 def random_case(seed: int, needs: frozenset[str] = frozenset(), *, old_noise: float = 0.4) -> Case:
