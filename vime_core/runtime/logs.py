@@ -65,12 +65,16 @@ def _first_error(lines: list[str]) -> list[str]:
     """Its lines: of a traceback the last frame and what was raised. What was logged as a warning is no error."""
     said = [_Line.read(line) for line in lines]
     for at, line in enumerate(said):
-        rest = [other.text for other in said[at + 1 :] if other.prefix == line.prefix]
         if line.text == _TRACEBACK and line.level in ("", *_SEVERE):
-            return _raised(rest, bool(line.prefix))
-        if line.is_error and rest[:1] != [_TRACEBACK]:
+            return _raised(_record(said, at), bool(line.prefix))
+        if line.is_error and (rest := _record(said, at))[:1] != [_TRACEBACK]:
             return [lines[at], *itertools.takewhile(_is_indented, rest[: _SHOWN - 1])]
     return []
+
+
+def _record(said: list[_Line], at: int) -> list[str]:
+    """What the speaker of the line ``at`` goes on to say."""
+    return [line.text for line in said[at + 1 :] if line.prefix == said[at].prefix]
 
 
 def _raised(rest: list[str], one_record: bool) -> list[str]:
