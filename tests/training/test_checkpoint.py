@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,53 @@ def test_a_run_that_goes_on_from_an_earlier_step_sets_the_later_ones_aside(tmp_p
     ]
     save(tmp_path, 5, keep=2)
     assert checkpoint.steps(tmp_path) == [4, 5]
+
+
+class Killed(BaseException):
+    """In place of SIGKILL: nothing of ours catches it."""
+
+
+@pytest.mark.parametrize("again", [4, 3], ids=["goes-on", "saves-again"])
+def test_whatever_is_killed_when_the_newest_is_whole_and_of_this_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: int
+) -> None:
+    """A kill before each change of a name, before each folder is deleted and in its middle."""
+    survived, os_rename = False, os.rename
+    for point in range(40):
+        root = tmp_path / str(point)
+        for step in (2, 3, 7):
+            save(root, step, keep=9)
+        left, committed = iter(range(point)), list[Path]()
+
+        def change(call: Any, left: Any = left, committed: list[Path] = committed) -> Any:
+            def killable(path: Any, *rest: Any, **options: Any) -> None:
+                if next(left, None) is None:
+                    raise Killed
+                if call is shutil.rmtree and Path(path).exists() and next(left, None) is None:
+                    next(iter(sorted(Path(path).glob("rank_*")))).unlink()
+                    raise Killed
+                call(path, *rest, **options)
+                committed.extend([path] if Path(path).suffix == ".partial" and call is os_rename else [])
+
+            return killable
+
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoint.os, "rename", change(os.rename))
+            patched.setattr(checkpoint.shutil, "rmtree", change(shutil.rmtree))
+            try:
+                save(root, again, keep=1)
+                survived = True
+            except Killed:
+                pass
+        found = checkpoint.find(str(root), None)
+        step = checkpoint.check_layout(found, LAYOUT)["step"]
+        if survived:
+            assert step == again
+            break
+        assert read_rank(found, 0)[1]["scheduler"]["num_steps"] == step
+        assert step == again if committed else step in (3, 7)
+    assert survived
+    assert point > 5
 
 
 def test_a_kill_between_two_renames_loses_nothing(tmp_path: Path) -> None:

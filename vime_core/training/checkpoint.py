@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vime_core.config import Config, ModelSection
 
 _NAME = re.compile(r"step_(\d{8})$")
-_META, _REPLACED = "meta.json", ".replaced"
+_META, _REPLACED, _DROPPED = "meta.json", ".replaced", ".dropped"
 
 
 def partial(root: Path, step: int) -> Path:
@@ -59,23 +59,34 @@ def commit(root: Path, step: int, meta: Mapping[str, Any], keep: int) -> Path:
     folder, target = partial(root, step), final(root, step)
     whole = _as_read({"step": step, **meta, "files": digests_of(folder, meta["layout"]["ranks"])})
     write_json(folder / _META, {**whole, "digest": _digest(whole)})
+    # before the new one has its name: whatever is killed when, the newest is never the run's of before
+    for later in (other for other in steps(root) if other > step):
+        aside = final(root, later).with_suffix(".superseded")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(final(root, later), aside)
     replaced = target.with_suffix(_REPLACED)
     if target.exists():
         os.rename(target, replaced)
     os.rename(folder, target)
     sync_file(root)
     shutil.rmtree(replaced, ignore_errors=True)
-    for later in (other for other in steps(root) if other > step):
-        aside = final(root, later).with_suffix(".superseded")
-        shutil.rmtree(aside, ignore_errors=True)
-        os.rename(final(root, later), aside)
     for old in sorted(steps(root))[:-keep] if keep > 0 else []:
-        shutil.rmtree(final(root, old))
+        _delete(final(root, old))
     return target
 
 
+def _delete(folder: Path) -> None:
+    """Never half of it under its name."""
+    dropped = folder.with_suffix(_DROPPED)
+    os.rename(folder, dropped)
+    shutil.rmtree(dropped)
+
+
 def _recover(root: Path) -> None:
-    """A kill between the two renames of a step that was saved again leaves its former checkpoint under another name."""
+    """A kill between the two renames of a step that was saved again leaves its former checkpoint under another name;
+    one while an old step was deleted leaves the rest of that."""
+    for dropped in root.glob(f"step_*{_DROPPED}"):
+        shutil.rmtree(dropped)
     for replaced in root.glob(f"step_*{_REPLACED}"):
         target = replaced.with_suffix("")
         if target.exists():
