@@ -10,20 +10,22 @@ bytes from one place in memory to another, warm, with one thread, measured betwe
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
-import multiprocessing
 import statistics
+import sys
 import time
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import build_qwen3, heading, scratch, table
+from common import Child, build_qwen3, heading, scratch, table
 
 if TYPE_CHECKING:
     from vime_core.api import Receipt
     from vime_core.pipeline import RunStack
+
+HERE = Path(__file__).parent
 
 #: phase of the receipt -> what it is
 PHASES: Mapping[str, str] = {
@@ -72,9 +74,11 @@ def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[An
     run = RunFolder.create(str(folder / f"{model.name}-run"), "bench", datetime.datetime.now())
     config = configuration(model, bf16, folder)
     tensors = {name: tensor for file in model.glob("*.safetensors") for name, tensor in load_file(file).items()}
-    carrying = Carrying(config)
     receipts, copies, writes = [], [], []
-    with stack(config, plugins, run, Interrupts(), PhaseClock()) as running:
+    with (
+        contextlib.closing(Carrying(config, folder / f"{model.name}-engine.log")) as carrying,
+        stack(config, plugins, run, Interrupts(), PhaseClock()) as running,
+    ):
         for version in range(2):
             carrying.seconds(tensors, version)
             copy = Copy(pushed(running, version).nbytes)
@@ -82,7 +86,6 @@ def measure(model: Path, bf16: bool, folder: Path, pushes: int) -> tuple[list[An
             copies.append(copy.seconds())
             writes.append(carrying.seconds(tensors, version))
             receipts.append(pushed(running, version))
-    carrying.close()
     return receipts, copies, writes
 
 
@@ -112,7 +115,7 @@ class Carrying:
     """Both ends of the transport and nothing else: packed here, mapped and verified in a process beside it, as in a
     run."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, log: Path) -> None:
         from vime_core.weights import RendezvousStore, make_publisher
 
         self._point = RendezvousStore("127.0.0.1")
@@ -120,44 +123,22 @@ class Carrying:
         self._sender = make_publisher(config)
         place = {"kind": "shared_memory", "host": self._point.host, "port": self._point.port, "group": "bench"}
         self._terms = {**place, "world": 2, "bucket": config.sync.update_weight_buffer_size, "timeout": 60.0}
-        spawned = multiprocessing.get_context("spawn")
-        self._pipe, theirs = spawned.Pipe()
-        self._process = spawned.Process(target=take, args=(theirs, self._terms), daemon=True)
-        self._process.start()
-        self._pipe.recv()  # it has imported what it needs
+        self._child = Child([sys.executable, str(HERE / "weights_side.py")], 1, log)
+        self._child.ask(**self._terms)
 
     def seconds(self, tensors: Mapping[str, Any], version: int) -> float:
         """Of one version, until the receiver has it all."""
         self._sender.open({**self._terms, "base": version - 1 if version else None})
-        self._pipe.send(version)
-        self._pipe.recv()
+        self._child.ask(version=version)
         started = time.perf_counter()
         self._sender.publish(tensors.items(), version)
-        self._pipe.recv()
+        self._child.receive()
         return time.perf_counter() - started
 
     def close(self) -> None:
-        self._pipe.send(None)
-        self._process.join()
+        self._child.close()
         self._sender.close()
         self._point.close()
-
-
-def take(pipe: Connection, terms: Mapping[str, Any]) -> None:
-    """The engine's end: takes each version that the pipe announces, and says when it has it."""
-    import torch
-
-    from vime_core.weights import HostReceiver
-
-    torch.set_num_threads(1)
-    receiver = HostReceiver()
-    pipe.send("ready")
-    while (version := pipe.recv()) is not None:
-        pipe.send("listening")
-        incoming = receiver(version, terms, 1, lambda entries, complete: None)
-        pipe.send("taken")
-        incoming.abandon()
-    receiver.close()
 
 
 class Copy:

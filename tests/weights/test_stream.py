@@ -366,9 +366,8 @@ def test_a_receiver_holds_one_bucket_or_the_senders_memory(ends: Callable[..., A
         assert len(storages) == 0
         assert both.receivers[0]._base.buckets == {}
         if kind == "shared_memory":
-            assert (
-                len(both.sender._channel._file.spans) == 64
-            )  # one version, in the sender's memory, whatever is pushed
+            # one version, in the sender's memory, whatever is pushed
+            assert len(both.sender._channel._file.spans) == 64
         else:
             assert max(alive) <= 2
 

@@ -208,7 +208,9 @@ class SyncSection:
 
     weight_sync: str | None = opt(None, "registered weight sync; default: chosen by the device and the topology")
     update_weights_interval: int = opt(1, "steps between weight syncs")
-    update_weight_buffer_size: int = opt(512 * 1024 * 1024, "bytes of a bucket")
+    update_weight_buffer_size: int = opt(
+        512 * 1024 * 1024, "bytes of a bucket; through shared memory no more than 64 MiB"
+    )
     vllm_weight_transfer_timeout_sec: float = opt(900.0, "deadline of one sync")
     sync_canary_tolerance: float | None = opt(
         None, "largest log-prob gap of the canary before the run stops; default: 1e-4 in float32, 0.25 in bfloat16"

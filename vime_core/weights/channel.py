@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import json
 import struct
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,7 +38,7 @@ class Channel(abc.ABC):
 
     alive: bool = True
     keeps_sent: ClassVar[bool] = False
-    largest: ClassVar[int | None] = None
+    largest: ClassVar[int] = sys.maxsize
 
     @abc.abstractmethod
     def empty(self, size: int) -> torch.Tensor:

@@ -25,8 +25,9 @@ ITEM_SIZES = {
 ALIGNMENT = 64
 
 
-def aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
+def aligned(offset: int, to: int = ALIGNMENT) -> int:
+    """The next multiple of ``to``."""
+    return -(-offset // to) * to
 
 
 @dataclass(frozen=True)

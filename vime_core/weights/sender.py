@@ -90,7 +90,7 @@ class StreamPublisher:
             raise SyncError("weights cannot be sent: the sync has not said where to meet")
         if self._channel is None or not self._channel.alive:
             self._channel = self._connect(self._terms, 0)
-            self._packer = Packer(min(self._bucket, self._channel.largest or self._bucket), self._channel)
+            self._packer = Packer(min(self._bucket, self._channel.largest), self._channel)
         return self._channel
 
     def _stream(self, channel: Channel, named: Iterable[tuple[str, torch.Tensor]], version: int) -> Manifest:

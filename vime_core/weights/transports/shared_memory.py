@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vime_core.api import SyncError
 from vime_core.weights.channel import Rendezvous
+from vime_core.weights.manifest import aligned
 from vime_core.weights.sync import StreamSync
 from vime_core.weights.transports.gloo import GlooChannel
 
@@ -28,7 +29,7 @@ class SharedMemoryChannel(GlooChannel):
     """Every version is packed into the same file, so an engine has to let go of one before the next begins."""
 
     keeps_sent: ClassVar[bool] = True
-    largest: ClassVar[int | None] = 64 << 20
+    largest: ClassVar[int] = 64 << 20
 
     def __init__(self, terms: Rendezvous, rank: int) -> None:
         super().__init__(terms, rank)
@@ -78,25 +79,22 @@ class Span:
 
     @property
     def end(self) -> int:
-        return self.offset + -(-self.flat.numel() // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        return self.offset + aligned(self.flat.numel(), mmap.ALLOCATIONGRANULARITY)
 
 
 class SharedFile:
-    """Buckets one after another, with one writer. ``path`` is where other processes open it. Pages that were never
-    written cost nothing."""
+    """Buckets one after another, with one writer, made with the first of them. ``path`` is where other processes open
+    it. Pages that were never written cost nothing."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
+        self.path, self._fd = "", -1
         self._named: str | None = None
-        if hasattr(os, "memfd_create"):
-            self._fd = os.memfd_create("vime-weights")
-            self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
-        else:
-            self._fd, self.path = tempfile.mkstemp(prefix="vime-weights")
-            self._named = self.path
 
     def span(self, number: int, size: int) -> Span:
         """The ``number``-th bucket's, ``size`` bytes: where it was before, or after the one before it."""
+        if self._fd < 0:
+            self._open()
         if number == len(self.spans) or self.spans[number].flat.numel() != size:
             del self.spans[number:]
             offset = self.spans[-1].end if self.spans else 0
@@ -119,6 +117,14 @@ class SharedFile:
         if self._named is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._named)
+
+    def _open(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self._fd = os.memfd_create("vime-weights")
+            self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+        else:
+            self._fd, self.path = tempfile.mkstemp(prefix="vime-weights")
+            self._named = self.path
 
 
 def map_bytes(path: str, offset: int, size: int) -> torch.Tensor:
