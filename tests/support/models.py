@@ -2,7 +2,8 @@
 
     folder = build_model(tmp_path / "m", "qwen3", tied=False)
 
-Kinds: qwen2, qwen3, qwen3_moe (8 experts, top 2), llama. About 0.2M parameters, float32, vocabulary 97 (so that it does
+Kinds: qwen2, qwen3, llama, and with 8 experts, top 2, qwen3_moe, qwen2_moe, mixtral,
+glm4_moe. About 0.2M parameters, float32, vocabulary 97 (so that it does
 not divide by a tensor-parallel size of 2).
 """
 
@@ -43,6 +44,9 @@ def build_model(folder: Path, kind: str, *, tied: bool = False, seed: int = 0, *
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
                 parameter.copy_(torch.rand_like(parameter) * 0.5 + (0.75 if "norm" in name else -0.25))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.rand_like(buffer) * 0.1)
     model.save_pretrained(folder)
     build_tokenizer(folder)
     return Path(folder)
@@ -71,7 +75,15 @@ def build_smollm2(folder: Path) -> Path:
 
 
 def _config(kind: str, tied: bool, changes: dict[str, Any]) -> Any:
-    from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+    from transformers import (
+        Glm4MoeConfig,
+        LlamaConfig,
+        MixtralConfig,
+        Qwen2Config,
+        Qwen2MoeConfig,
+        Qwen3Config,
+        Qwen3MoeConfig,
+    )
 
     shared: dict[str, Any] = {
         "vocab_size": VOCAB_SIZE,
@@ -88,11 +100,16 @@ def _config(kind: str, tied: bool, changes: dict[str, Any]) -> Any:
         "eos_token_id": 2,
     }
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+    glm = {"n_routed_experts": 8, "n_shared_experts": 2, "routed_scaling_factor": 1.5, "use_qk_norm": True}
+    glm |= {"attention_bias": True, "num_nextn_predict_layers": 0}
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "qwen2": (Qwen2Config, {}),
         "qwen3": (Qwen3Config, {"head_dim": 32}),
         "qwen3_moe": (Qwen3MoeConfig, {"head_dim": 32, **experts}),
         "llama": (LlamaConfig, {"rms_norm_eps": 1e-5}),
+        "qwen2_moe": (Qwen2MoeConfig, {**experts, "norm_topk_prob": False, "shared_expert_intermediate_size": 48}),
+        "mixtral": (MixtralConfig, {"num_local_experts": 8, "num_experts_per_tok": 2}),
+        "glm4_moe": (Glm4MoeConfig, {"head_dim": 32, **experts, **glm}),
     }
     cls, own = kinds[kind]
     return cls(**{**shared, **own, **changes})

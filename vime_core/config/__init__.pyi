@@ -19,6 +19,7 @@ from .help import explain as explain
 from .help import groups as groups
 from .help import help_text as help_text
 from .help import usage as usage
+from .pipeline_stages import stage_faults as stage_faults
 from .placeholder import fill as fill
 from .placeholder import fill_text as fill_text
 from .placeholder import placeholders as placeholders

@@ -25,6 +25,7 @@ _FIELDS = (
     "mlp_bias",
     "num_experts",
     "num_local_experts",
+    "n_routed_experts",
     "num_experts_per_tok",
     "moe_intermediate_size",
     "norm_topk_prob",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ class Facts:
     Args:
         model: contents of the checkpoint's config.json.
         model_types: Hugging Face ``model_type`` names that the trainer can load.
+        refused_types: some that it refuses -> why.
         algorithm_defaults: option -> default of the chosen algorithm; other options are not read by it.
         group_based: the algorithm compares samples of a group.
         needs: what the algorithm under its options, and the terms around it, need a batch to hold.
@@ -29,6 +30,7 @@ class Facts:
 
     model: Mapping[str, Any] | None = None
     model_types: frozenset[str] | None = None
+    refused_types: Mapping[str, str] = field(default_factory=dict)
     algorithm_defaults: Mapping[str, Any] | None = None
     group_based: bool | None = None
     needs: frozenset[str] | None = None

@@ -49,14 +49,15 @@ def facts_of(config: Config, plugins: Any) -> Facts:
     # before anything heavy is imported: without a device nothing else matters
     device = plugins.choose_device(config.cluster.device).load()
     from vime_core.algorithms import required_columns, value_faults
-    from vime_core.training import supported_model_types
+    from vime_core.training import FAMILIES, REFUSED_FAMILIES
 
     algorithm, options, terms = _loss_of(config, plugins)
     known = algorithm.needs if value_faults(algorithm, options) else required_columns(algorithm, options)
     folder = config.model.hf_checkpoint
     return Facts(
         model=None if folder is None or placeholders(folder) else read_model(folder),
-        model_types=supported_model_types(),
+        model_types=frozenset(FAMILIES),
+        refused_types=REFUSED_FAMILIES,
         algorithm_defaults=algorithm.defaults,
         group_based=algorithm.group_based,
         needs=known | terms.needs,

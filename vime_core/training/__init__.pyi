@@ -5,7 +5,8 @@ from .megatron.shims import MegatronShims as MegatronShims
 from .megatron.shims import apply_optional_imports as apply_optional_imports
 from .memory import PARTS as PARTS
 from .memory import Part as Part
-from .models.bridge import supported_model_types as supported_model_types
+from .models.families import FAMILIES as FAMILIES
+from .models.families import REFUSED_FAMILIES as REFUSED_FAMILIES
 from .models.spec import TRANSFORMER_OVERRIDES as TRANSFORMER_OVERRIDES
 from .models.spec import install as install
 from .worker import TrainerWorker as TrainerWorker

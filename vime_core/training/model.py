@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from megatron.core.utils import unwrap_model
 from vime_core.api import CheckpointError
 from vime_core.training.models.bridge import Exporter, make_bridge, set_rotary
 from vime_core.training.models.hf_files import copy_companions, write_weights
+from vime_core.training.models.inventory import Expected
 from vime_core.training.output_layer import LanguageModelOutput, OutputLayer
 
 if TYPE_CHECKING:
@@ -107,14 +109,19 @@ class MegatronModel:
         its own copy of the weights has to reload them afterwards (``optimizer.reload_model_params()``).
 
         Raises:
-            CheckpointError: weights are missing or have other shapes.
+            CheckpointError: weights are missing or have other shapes, or a tensor has no place in the model.
         """
         source = folder or self.hf_folder
         try:
+            self._expected().check(self._bridge._get_safetensor_io(source).load_hf_weight_names(), source)
             with torch.no_grad():
                 self._output_layer.load(self._bridge, self.modules, source)
-        except (KeyError, ValueError, AssertionError, OSError) as error:
+        except (KeyError, ValueError, AssertionError, OSError, NotImplementedError) as error:
             raise CheckpointError(f"cannot load weights from {source}: {type(error).__name__}: {error}") from error
+
+    def _expected(self) -> Expected:
+        output = self._output_layer
+        return Expected.of(self._exporter.names(), self._bridge.hf_config, output.unused, output.optional)
 
     def wait_param_gather(self) -> None:
         """Gather the parameters that ``overlap_param_gather`` leaves to the next training pass, so that whoever reads
@@ -144,9 +151,11 @@ class MegatronModel:
         yield from self._exporter
 
     def save_hf(self, folder: str) -> None:
-        """Write weights, configuration and tokenizer files (rank 0). Collective."""
+        """Write weights, configuration and tokenizer files (rank 0). Tensors of the checkpoint that are not trained are
+        written as they are. Collective."""
         stream = self.export_hf()
         if dist.get_rank() == 0:
+            stream = chain(stream, self._untrained())
             target = Path(folder)
             target.mkdir(parents=True, exist_ok=True)
             write_weights(target, stream)
@@ -155,6 +164,13 @@ class MegatronModel:
             for _ in stream:
                 pass
         dist.barrier()
+
+    def _untrained(self) -> Iterator[tuple[str, torch.Tensor]]:
+        starts = self._expected().untrained
+        files = self._bridge._get_safetensor_io(self.hf_folder)
+        for name in sorted(files.load_hf_weight_names()):
+            if starts and name.startswith(starts):
+                yield name, files.load_one_hf_weight(name)
 
 
 def sum_gradients(model: list[torch.nn.Module], num_tokens: torch.Tensor | None = None, **more: Any) -> None:

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 
 
 class OutputLayer(Protocol):
-    """What a model has behind its last layer, and how it gets there."""
+    """What a model has behind its last layer, and how it gets there.
+
+    Attributes:
+        unused: tensors of a Hugging Face folder that a model with it has no place for.
+        optional: those that the folder may lack.
+    """
+
+    unused: frozenset[str]
+    optional: frozenset[str]
 
     def adapt(self, bridge: Any) -> None:
         """Change the bridge before any chunk is built from it."""
@@ -62,6 +70,9 @@ def defer_output_layer(model: Any, vocab_size: int) -> None:
 
 class LanguageModelOutput:
     """A language model's own output layer, deferred."""
+
+    unused: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
 
     def adapt(self, bridge: Any) -> None:
         pass

@@ -62,6 +62,9 @@ class _HandThrough(torch.nn.Module):
 class CriticOutput:
     """The output layer of a critic's :class:`~vime_core.training.model.MegatronModel`."""
 
+    unused: frozenset[str] = frozenset({"lm_head.weight", "score.bias"})  # the latter is refused in loading
+    optional: frozenset[str] = frozenset({HF_NAME})
+
     def adapt(self, bridge: Any) -> None:
         """Nothing is tied to the embedding: the last stage needs no copy of it, nor its gradient."""
         bridge.hf_config.tie_word_embeddings = False

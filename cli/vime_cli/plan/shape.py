@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vime_core.api import ConfigError
+from vime_core.config import Facts
 
 #: model type -> traits that its config.json does not spell out
 _TRAITS: Mapping[str, Mapping[str, bool]] = {
@@ -66,7 +67,7 @@ class ModelShape:
         if kind not in _TRAITS:
             known = ", ".join(sorted(_TRAITS))
             raise ConfigError(f"{where}: the sizes of model type {kind!r} cannot be planned; known: {known}")
-        experts = model.get("num_experts") or model.get("num_local_experts") or 0
+        experts = Facts(model=model).experts or 0
         inner = "moe_intermediate_size" if experts and "moe_intermediate_size" in model else "intermediate_size"
         missing = [name for name in (*_NEEDED, inner) if not isinstance(model.get(name), int)]
         if missing:

@@ -55,11 +55,12 @@ def resolved(tmp_path: Path):
 
 
 def all_violations(config, model: dict) -> list[str]:
-    from vime_core.training.models.bridge import supported_model_types
+    from vime_core.training.models.families import FAMILIES, REFUSED_FAMILIES
 
     facts = Facts(
         model=model,
-        model_types=supported_model_types(),
+        model_types=frozenset(FAMILIES),
+        refused_types=REFUSED_FAMILIES,
         supports_colocate=AscendBackend.supports_colocate,
     )
     return [*core_violations(config, facts), *violations(config)]

@@ -60,11 +60,12 @@ def resolved(tmp_path: Path):
 
 
 def all_violations(config, model: dict) -> list[str]:
-    from vime_core.training.models.bridge import supported_model_types
+    from vime_core.training.models.families import FAMILIES, REFUSED_FAMILIES
 
     facts = Facts(
         model=model,
-        model_types=supported_model_types(),
+        model_types=frozenset(FAMILIES),
+        refused_types=REFUSED_FAMILIES,
         supports_colocate=CudaBackend.supports_colocate,
         supports_sleep=CudaBackend.supports_sleep,
     )
@@ -88,6 +89,15 @@ def test_a_recipe_says_what_is_verified_and_what_is_not(recipe: Path, resolved) 
     engines = 0 if config.cluster.colocate else config.num_engines * config.cluster.rollout_num_gpus_per_engine
     assert int(flag(recipe, "GPUs")[0].split()[0]) == config.trainer_ranks + engines
     assert config.cluster.colocate is ("-colocated" in recipe.name)
+
+
+def test_the_page_calls_blocked_what_is_blocked() -> None:
+    rows = [line for line in (ROOT / "docs/cuda.md").read_text().splitlines() if line.startswith("| `")]
+    runs = next(row for row in rows if row.endswith("| resolve and keep every rule |"))
+    refused = next(row for row in rows if "model type is refused" in row)
+    for recipe in RECIPES:
+        name = f"`{recipe.name.removesuffix('.cuda.toml')}`"
+        assert name in (refused if flag(recipe, "Blocked") else runs), name
 
 
 def test_there_is_one_for_each_model_and_none_without() -> None:

@@ -73,13 +73,16 @@ def code_files(config: Config, facts: Facts) -> Iterator[str]:
 def model_type(config: Config, facts: Facts) -> str | None:
     if facts.model is None or facts.model_types is None:
         return None
-    kind = facts.model.get("model_type")
+    kind = str(facts.model.get("model_type"))
     if kind in facts.model_types:
         return None
     known = ", ".join(sorted(facts.model_types))
+    reason = facts.refused_types.get(kind)
+    if reason is not None:
+        return f"{flag(config, 'hf_checkpoint')} is of model type {kind!r}: {reason} (the trainer loads: {known})"
     return (
         f"{flag(config, 'hf_checkpoint')} is of model type {kind!r}, which the trainer cannot load"
-        f"{did_you_mean(str(kind), facts.model_types)} (it loads: {known})"
+        f"{did_you_mean(kind, facts.model_types)} (it loads: {known})"
     )
 
 

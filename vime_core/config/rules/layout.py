@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vime_core.config.facts import Facts
+from vime_core.config.pipeline_stages import stage_faults
 from vime_core.config.rules.option_text import flag
 from vime_core.config.sections import Config
 
@@ -50,19 +51,9 @@ def heads_by_tensor_parallel(config: Config, facts: Facts) -> Iterator[str]:
             yield f"{flag(config, name)} must be a divisor of the model's {groups} key-value heads"
 
 
-def layers_by_pipeline(config: Config, facts: Facts) -> str | None:
-    layers, size = facts.number("num_hidden_layers"), config.megatron.pipeline_model_parallel_size
-    uneven = {
-        "num_layers_in_first_pipeline_stage",
-        "num_layers_in_last_pipeline_stage",
-        "pipeline_model_parallel_layout",
-    }
-    if not layers or size < 1 or layers % size == 0 or uneven & set(config.megatron_extra):
-        return None
-    return (
-        f"{flag(config, 'pipeline_model_parallel_size')} does not divide the model's {layers} layers; choose a divisor "
-        "or give --num-layers-in-first-pipeline-stage"
-    )
+def layers_by_pipeline(config: Config, facts: Facts) -> list[str]:
+    layers = facts.number("num_hidden_layers")
+    return stage_faults(config, layers) if layers else []
 
 
 def experts_by_expert_parallel(config: Config, facts: Facts) -> str | None:

@@ -7,14 +7,13 @@ models of one process) and exports with one plan instead of a handshake a tensor
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vime_core.api import ConfigError, TrainerError
+from vime_core.api import ConfigError
+from vime_core.config import Facts, read_model, stage_faults
+from vime_core.training.models.families import FAMILIES, not_honoured, refusal, rope_of
 
 if TYPE_CHECKING:
     import torch
@@ -22,26 +21,6 @@ if TYPE_CHECKING:
 
     from vime_core.api import DeviceBackend
     from vime_core.config import Config
-
-#: how rotary frequencies may be scaled (those whose formula is a fixed vector without a factor on attention)
-_ROPE_TYPES = ("default", "linear", "llama3")
-
-
-def supported_model_types() -> frozenset[str]:
-    """``model_type`` values of text models that mbridge registers. Read from its source; imports nothing heavy."""
-    spec = find_spec("mbridge")
-    if spec is None or spec.origin is None:
-        raise TrainerError("mbridge is not installed: pip install 'vime-core[stack]'")
-    models = (Path(spec.origin).parent / "models").glob("*.py")
-    return frozenset(name for file in models for name in _registered(ast.parse(file.read_text())))
-
-
-def _registered(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        for call in node.decorator_list if isinstance(node, ast.ClassDef) else ():
-            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "register_model":
-                names = ast.literal_eval(call.args[0])
-                yield from [names] if isinstance(names, str) else names
 
 
 def read_hf_config(hf_folder: str) -> Any:
@@ -52,39 +31,23 @@ def read_hf_config(hf_folder: str) -> Any:
     """
     from transformers import AutoConfig
 
-    if not (Path(hf_folder) / "config.json").is_file():
+    raw = read_model(hf_folder)
+    if raw is None:
         raise ConfigError(f"hf_checkpoint {hf_folder}: no config.json there; give a Hugging Face model folder")
+    kind = str(raw.get("model_type"))
+    if (reason := refusal(kind)) is not None:
+        raise ConfigError(f"hf_checkpoint {hf_folder}: model type {kind!r} is not supported: {reason}")
     hf = AutoConfig.from_pretrained(hf_folder)
-    if hf.model_type not in supported_model_types():
-        known = ", ".join(sorted(supported_model_types()))
+    if found := not_honoured(hf):
         raise ConfigError(
-            f"hf_checkpoint {hf_folder}: model type {hf.model_type!r} is not supported; supported: {known}"
+            f"hf_checkpoint {hf_folder}: the trainer does not compute {kind} with {', '.join(found)}; "
+            "its log-probs would be another model's"
         )
-    ignored = [
-        f"{name} = {getattr(hf, name)!r}"
-        for name, only in _ONLY.items()
-        if getattr(hf, name, only) not in (only, None) and not (name == "attention_bias" and hf.model_type == "llama")
-    ]
-    if ignored:
-        raise ConfigError(f"hf_checkpoint {hf_folder}: {hf.model_type} with {', '.join(ignored)} is not supported")
-    rope = dict(getattr(hf, "rope_parameters", None) or {"rope_theta": hf.rope_theta, "rope_type": "default"})
-    if rope.get("rope_type", "default") not in _ROPE_TYPES:
-        raise ConfigError(
-            f"hf_checkpoint {hf_folder}: rope type {rope['rope_type']!r}; supported: {', '.join(_ROPE_TYPES)}"
-        )
-    hf.rope_theta = rope["rope_theta"]  # transformers 5 keeps it in rope_parameters; mbridge reads it here
+    rope = rope_of(hf)  # transformers 5 keeps the settings there; mbridge reads them here
+    hf.rope_theta, hf.partial_rotary_factor = rope["rope_theta"], rope.get("partial_rotary_factor", 1.0)
+    if getattr(hf, "head_dim", None) is None:
+        hf.head_dim = hf.hidden_size // hf.num_attention_heads
     return hf
-
-
-#: settings that the bridge does not carry over, and the only value at which that is right
-_ONLY: Mapping[str, Any] = {
-    "mlp_bias": False,
-    "attention_bias": False,
-    "use_sliding_window": False,
-    "mlp_only_layers": [],
-    "decoder_sparse_step": 1,
-    "hidden_act": "silu",
-}
 
 
 def make_bridge(config: Config, device: DeviceBackend, hf_folder: str) -> Any:
@@ -107,10 +70,22 @@ def make_bridge(config: Config, device: DeviceBackend, hf_folder: str) -> Any:
     # mbridge writes this entry into a table of the class, where it would outlive this model.
     output = "model.embed_tokens.weight" if tied else "lm_head.weight"
     bridge._DIRECT_MAPPING = {**bridge._DIRECT_MAPPING, "output_layer.weight": output}
+    _read_direct_names(bridge)
     known = {field.name for field in dataclasses.fields(bridge.TransformerConfigClass)}
     values = {**_values(config, hf), **device.megatron_overrides(), **{k: v for k, v in extra.items() if k in known}}
     bridge.set_extra_args(**values)
     return bridge
+
+
+def _read_direct_names(bridge: Any) -> None:
+    """GLM's bridge has a table of its own for these names, which knows no tied output layer and no critic's head."""
+    inner = bridge._weight_name_mapping_mcore_to_hf
+
+    def names(weight: str) -> list[str]:
+        direct = bridge._DIRECT_MAPPING.get(weight)
+        return inner(weight) if direct is None else [direct]
+
+    bridge._weight_name_mapping_mcore_to_hf = names
 
 
 def no_op_init(weight: torch.Tensor) -> torch.Tensor:
@@ -134,31 +109,31 @@ def _values(config: Config, hf: Any) -> dict[str, Any]:
     }
     if m.recompute_granularity == "full":
         values |= {"recompute_method": "uniform", "recompute_num_layers": 1}
-    if hasattr(hf, "norm_topk_prob"):
-        # Softmax over the chosen experts is softmax over all, renormalised over the chosen.
-        values["moe_router_pre_softmax"] = not hf.norm_topk_prob
-    return values
+    return values | FAMILIES[hf.model_type].values(hf)
 
 
 def check_division(config: Config, hf: Any) -> None:
     """Raises ConfigError, with all violations, when heads, layers or experts do not divide over the layout."""
     m = config.megatron
+    facts = Facts(model=hf.to_dict())
     wanted = {
         "num_attention_heads": m.tensor_model_parallel_size,
         "num_key_value_heads": m.tensor_model_parallel_size,
         "intermediate_size": m.tensor_model_parallel_size,
-        "num_hidden_layers": m.pipeline_model_parallel_size,
-        "num_experts": m.expert_model_parallel_size,
+        "moe_intermediate_size": m.expert_tensor_parallel_size or m.tensor_model_parallel_size,
+        "shared_expert_intermediate_size": m.tensor_model_parallel_size,
     }
+    sizes = {name: (getattr(hf, name, None), parts) for name, parts in wanted.items()}
+    sizes["experts"] = (facts.experts, m.expert_model_parallel_size)
     violations = [
-        f"{name} {getattr(hf, name)} of the model does not divide by {parts} (parallel size)"
-        for name, parts in wanted.items()
-        if getattr(hf, name, None) and getattr(hf, name) % parts
+        f"{name} {size} of the model does not divide by {parts} (parallel size)"
+        for name, (size, parts) in sizes.items()
+        if size and size % parts
     ]
-    experts = getattr(hf, "num_experts", None)
-    if experts and m.tensor_model_parallel_size > 1 and not m.sequence_parallel:
+    violations += stage_faults(config, hf.num_hidden_layers)
+    if facts.experts and m.tensor_model_parallel_size > 1 and not m.sequence_parallel:
         violations.append("a model with experts and tensor_model_parallel_size > 1 needs sequence_parallel")
-    if m.expert_model_parallel_size > 1 and not experts:
+    if m.expert_model_parallel_size > 1 and not facts.experts:
         violations.append(f"expert_model_parallel_size {m.expert_model_parallel_size}: the model has no experts")
     if violations:
         raise ConfigError(violations)
@@ -166,8 +141,7 @@ def check_division(config: Config, hf: Any) -> None:
 
 def set_rotary(model: Any, hf: Any) -> None:
     """Give the model Hugging Face's own rotary frequencies, scaled as the checkpoint says."""
-    rope = dict(getattr(hf, "rope_parameters", None) or {})
-    kind = rope.get("rope_type", "default")
+    kind = rope_of(hf)["rope_type"]
     if kind == "default":
         return
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -220,6 +194,28 @@ class Exporter:
                         seen.add(hf_name)
                         yield hf_name, hf_tensor
 
+    def names(self) -> list[str]:
+        """The Hugging Face name of each tensor that a weight of the model is made of, over all ranks; a tied output
+        layer has none of its own. Collective the first time."""
+        tied = bool(getattr(self._bridge.hf_config, "tie_word_embeddings", False))
+        plan = self._agreed([_weights(chunk) for chunk in self._chunks])
+        return [
+            hf_name
+            for weight in plan
+            if not (tied and weight.name == "output_layer.weight")
+            for name in self._global_names(weight)
+            for hf_name in self._bridge._weight_name_mapping_mcore_to_hf(name)
+        ]
+
+    def _global_names(self, weight: ShardedParameter) -> list[str]:
+        """Megatron's names of a weight over all ranks: one, or one an expert-parallel rank."""
+        if not weight.of_expert:
+            return [weight.name]
+        size = self._bridge.mpu.ep_size
+        stem, local = weight.name.rsplit(".weight", 1)
+        each = self._bridge.config.num_moe_experts // size
+        return [f"{stem}.weight{int(local) + rank * each}" for rank in range(size)]
+
     def _agreed(self, states: Sequence[Mapping[str, torch.Tensor]]) -> list[ShardedParameter]:
         if self._plan is None:
             import torch.distributed as dist
@@ -254,11 +250,10 @@ class Exporter:
             shards = _gather(part, mpu.tp_group, mpu.tp_size) if weight.partition_dim is not None else [part]
             yield weight.name, merge_shards(weight.name, shards, weight.partition_dim or 0, gated)
             return
-        stem, local = weight.name.rsplit(".weight", 1)
-        for rank, expert in enumerate(_gather(part, mpu.ep_group, mpu.ep_size)):
-            number = int(local) + rank * self._bridge.config.num_moe_experts // mpu.ep_size
+        experts = _gather(part, mpu.ep_group, mpu.ep_size)
+        for name, expert in zip(self._global_names(weight), experts, strict=True):
             shards = _gather(expert, mpu.etp_group, mpu.etp_size)
-            yield f"{stem}.weight{number}", merge_shards(weight.name, shards, weight.partition_dim or 0, gated)
+            yield name, merge_shards(weight.name, shards, weight.partition_dim or 0, gated)
 
 
 def _partition_dim(tensor: torch.Tensor) -> int | None:
