@@ -260,20 +260,6 @@ CASES: list[tuple[rules.Rule, str, Mapping[str, Any], Facts, str]] = [
         "does not divide the model's 4 layers",
     ),
     (
-        layout.layers_by_pipeline,
-        "--actor-num-gpus-per-node 2 --pipeline-model-parallel-size 2 --num-layers-in-first-pipeline-stage 1",
-        {},
-        Facts(),
-        "--num-layers-in-first-pipeline-stage: the trainer has pipeline stages of one size",
-    ),
-    (
-        layout.layers_by_pipeline,
-        "--actor-num-gpus-per-node 2 --pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2",
-        {},
-        Facts(),
-        "--virtual-pipeline-model-parallel-size: the trainer has pipeline stages of one size",
-    ),
-    (
         layout.experts_by_expert_parallel,
         "--actor-num-gpus-per-node 2 --expert-model-parallel-size 2",
         {},

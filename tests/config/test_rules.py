@@ -29,6 +29,7 @@ KEEPS = [
     "--use-dynamic-batch-size --max-tokens-per-gpu 28 --context-parallel-size 2 --actor-num-gpus-per-node 2 "
     "--rollout-max-prompt-len 40",
     "--actor-num-gpus-per-node 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel",
+    "--actor-num-gpus-per-node 3 --pipeline-model-parallel-size 3 --num-layers-in-first-pipeline-stage 2",
     "--rollout-num-gpus 8 --rollout-num-gpus-per-engine 8",
     EVAL,
     "--group-rm --eval-reward math " + EVAL,

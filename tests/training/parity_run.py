@@ -47,8 +47,9 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+")
-    for name in ("world", "tp", "pp", "cp", "ep"):
+    for name in ("world", "tp", "pp", "cp", "ep", "vp"):
         parser.add_argument(f"--{name}", type=int, default=1)
+    parser.add_argument("--first", type=int, default=None, help="layers of the first pipeline stage")
     parser.add_argument("--etp", type=int, default=None)
     parser.add_argument("--sp", action="store_true")
     parser.add_argument("--bf16", action="store_true")
@@ -57,7 +58,9 @@ def _options() -> argparse.Namespace:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    config = Config()
+    extra = {"virtual_pipeline_model_parallel_size": options.vp} if options.vp > 1 else {}
+    extra |= {"num_layers_in_first_pipeline_stage": options.first} if options.first else {}
+    config = Config(megatron_extra=extra)
     config = config.replace("cluster", actor_num_gpus_per_node=options.world, distributed_timeout_minutes=2.0)
     return config.replace(
         "megatron",

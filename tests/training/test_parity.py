@@ -90,9 +90,21 @@ def test_expert_layouts_equal_hugging_face(folders: dict[str, str], flags: list[
 
 
 @pytest.mark.slow
+def test_pipeline_stages_of_two_sizes_equal_hugging_face(tmp_path: Path) -> None:
+    folder = build_model(tmp_path / "deep", "qwen3", tied=True, num_hidden_layers=5)
+    check(run([str(folder)], "--world", "2", "--pp", "2", "--first", "2"), logits=2e-6)
+
+
+@pytest.mark.slow
 def test_shared_experts_equal_hugging_face(tmp_path: Path) -> None:
     paths = [str(build_model(tmp_path / kind, kind)) for kind in ("qwen2_moe", "mixtral", "glm4_moe")]
     check(run(paths, "--world", "2", "--tp", "2", "--sp"), logits=2e-6)
+
+
+@pytest.mark.slow
+def test_virtual_pipeline_equals_hugging_face(tmp_path: Path) -> None:
+    folder = build_model(tmp_path / "deep", "qwen3", tied=True, num_hidden_layers=4)
+    check(run([str(folder)], "--world", "2", "--pp", "2", "--vp", "2"), logits=2e-6)
 
 
 @pytest.mark.slow

@@ -25,7 +25,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     root = tmp_path_factory.mktemp("models")
-    return {kind: str(module.build_model(root / kind, kind)) for kind in ("qwen3", "qwen3_moe")}
+    made = {kind: str(module.build_model(root / kind, kind)) for kind in ("qwen3", "qwen3_moe")}
+    return made | {"deep": str(module.build_model(root / "deep", "qwen3", num_hidden_layers=4))}
 
 
 @lru_cache
@@ -114,3 +115,14 @@ def test_several_optimizer_steps_do_not_depend_on_the_ranks(models: dict[str, st
     two = {"train": {**DYNAMIC, "max_tokens_per_gpu": 64, "num_steps_per_rollout": 2}}
     got, want = train(models["qwen3"], json.dumps(two), 2), train(models["qwen3"], json.dumps(two), 1)
     assert_same(got, want, relative=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "extra",
+    [{"virtual_pipeline_model_parallel_size": 2}, {"num_layers_in_first_pipeline_stage": 1}],
+    ids=["virtual", "uneven"],
+)
+def test_pipelines_of_another_cut_train_as_one_rank_does(models: dict[str, str], extra: dict[str, int]) -> None:
+    sections = json.dumps({"megatron": {"pipeline_model_parallel_size": 2}, "megatron_extra": extra})
+    assert_same(train(models["deep"], sections, 2), train(models["deep"], "{}", 1))

@@ -20,6 +20,7 @@ from .help import groups as groups
 from .help import help_text as help_text
 from .help import usage as usage
 from .pipeline_stages import stage_faults as stage_faults
+from .pipeline_stages import virtual_stages as virtual_stages
 from .placeholder import fill as fill
 from .placeholder import fill_text as fill_text
 from .placeholder import placeholders as placeholders

@@ -67,13 +67,17 @@ class ForwardBackward:
 
             return output, loss
 
-        micros = (pack_micro_batch(batch, samples, self.layout, self.device) for samples in micro_batches)
+        def micros() -> Iterator[MicroBatch]:
+            return (pack_micro_batch(batch, samples, self.layout, self.device) for samples in micro_batches)
+
+        chunks = self.model.chunks
         longest = int(batch.total_lengths.max())
         with torch.set_grad_enabled(gradient), self.replay.over(batch, gradient=gradient):
             return get_forward_backward_func()(
                 forward_step_func=step,
-                data_iterator=micros,
-                model=self.model.chunks,
+                # each chunk of virtual stages goes through all micro-batches
+                data_iterator=micros() if len(chunks) == 1 else [micros() for _ in chunks],
+                model=chunks,
                 num_microbatches=len(micro_batches),
                 seq_length=longest,
                 micro_batch_size=1,

@@ -26,6 +26,7 @@ from vime_core.algorithms import (
 )
 from vime_core.api import TOP_IDS
 from vime_core.batch import BatchPlan, Packing, forward_of, plan_forward, plan_steps
+from vime_core.config import virtual_stages
 from vime_core.training.loss_record import OptimizerStep
 from vime_core.training.mismatch import mismatch
 from vime_core.training.optimizer import mean_of_steps
@@ -159,6 +160,10 @@ class TrainStep:
         cap, rank = self.config.train.log_probs_max_tokens_per_gpu, self.passes.layout.dp_rank
         return (forward_of(plans) if cap is None else plan_forward(batch, self._packing_of(cap)))[rank]
 
+    def unbounded(self, batch: StepBatch) -> Sequence[Sequence[int]]:
+        """This rank's micro-batches of a batch of few tokens, whatever the cap; the first sample is rank 0's."""
+        return plan_forward(batch, self._packing_of(None))[self.passes.layout.dp_rank]
+
     def _packing_of(self, cap: int | None) -> Packing:
         train, layout = self.config.train, self.passes.layout
         return Packing(
@@ -166,6 +171,7 @@ class TrainStep:
             max_tokens=cap * layout.cp_size if cap and train.use_dynamic_batch_size else None,
             micro_batch_size=train.micro_batch_size,
             balance="cost" if train.balance_data else "order",
+            multiple_of=layout.pp_size if virtual_stages(self.config) > 1 else 1,
             length_multiple=2 * layout.cp_size if layout.cp_size > 1 else 1,
         )
 

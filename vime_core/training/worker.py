@@ -153,7 +153,7 @@ class TrainerWorker:
         self.memory.require("weights")
         batch = probe(tokens)
         with self.step.passes.replay.off():  # no engine says what it chose for these tokens
-            logp = self.step.passes.logprobs(batch, [[0] if self.layout.dp_rank == 0 else []], temperature=1.0)
+            logp = self.step.passes.logprobs(batch, self.step.unbounded(batch), temperature=1.0)
         return None if logp is None else logp.tolist()
 
     # memory --------------------------------------------------------------------------------------------------
