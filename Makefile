@@ -23,7 +23,7 @@ smollm2: install           ## GRPO steps on SmolLM2-135M-Instruct and reasoning-
 	$(BIN)/vime train recipes/smollm2.toml
 
 test: install              ## the fast tier, with a real end-to-end run
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder --durations 30
 
 test-all: install          ## everything
 	$(BIN)/python -m pytest

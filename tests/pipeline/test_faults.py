@@ -14,7 +14,6 @@ import pytest
 from tests.support.runs import Run, flags, json_lines, step_rows, vime
 
 Options = Callable[..., dict[str, Any]]
-pytestmark = pytest.mark.slow
 
 SOME = """
 import math
@@ -31,7 +30,7 @@ def score(sample):
 """
 
 
-@pytest.mark.parametrize("engines", [1, 2], ids=["direct", "router"])
+@pytest.mark.parametrize("engines", [1, pytest.param(2, marks=pytest.mark.slow)], ids=["direct", "router"])
 def test_a_corrupted_sync_stops_the_run(tmp_path: Path, grpo: Options, engines: int) -> None:
     done = vime(tmp_path, "train", *flags(**grpo(num_rollout=4, sync_fault="corrupt:2", rollout_num_gpus=engines)))
     assert done.code == 1, done.text
@@ -43,6 +42,7 @@ def test_a_corrupted_sync_stops_the_run(tmp_path: Path, grpo: Options, engines: 
     assert done.left == {}
 
 
+@pytest.mark.slow
 def test_a_reward_that_cannot_judge_some_samples(tmp_path: Path, grpo: Options) -> None:
     """A quarter of the groups each: scored, raises, None for some of a group, NaN."""
     (tmp_path / "some.py").write_text(SOME)
@@ -69,6 +69,7 @@ def test_a_reward_that_cannot_judge_some_samples(tmp_path: Path, grpo: Options) 
     assert {"raised ValueError", "not finite"} <= reasons
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", ["None", "float('nan')", "1 / 0"])
 def test_a_reward_that_can_judge_nothing(tmp_path: Path, grpo: Options, verdict: str) -> None:
     (tmp_path / "none.py").write_text(f"def score(sample):\n    return {verdict}\n")

@@ -8,29 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.repeats import assert_repeats
 from tests.support.runs import flags, json_lines, step_rows, vime
 
 Options = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.slow
-
-#: of a sample, what the resumed run must repeat to the last bit
-SAMPLED = (
-    "group",
-    "rollout",
-    "prompt_id",
-    "prompt_tokens",
-    "response_tokens",
-    "source",
-    "reward",
-    "status",
-    "versions",
-)
-
-
-def repeats(row: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a step that have nothing to do with time."""
-    timed = ("perf/", "sync/", "rollout/requeued")
-    return {name: value for name, value in row.items() if not name.startswith(timed)}
 
 
 @pytest.mark.parametrize(
@@ -52,14 +34,6 @@ def test_six_steps_are_three_and_three(tmp_path: Path, grpo: Options, optimizer:
     rest = vime(tmp_path, "train", *flags(**again))
     assert rest.code == 0, rest.text
 
-    for step in range(3, 6):
-        mine, theirs = (
-            json_lines(tmp_path / folder / "samples" / f"step_{step:06d}.jsonl") for folder in ("run", "again")
-        )
-        assert [[s[key] for key in SAMPLED] for s in mine] == [[s[key] for key in SAMPLED] for s in theirs]
-        assert [s["logprobs"] for s in mine] == [s["logprobs"] for s in theirs]
-    rows, others = step_rows(tmp_path / "run")[3:], step_rows(tmp_path / "again")
-    assert [repeats(row) for row in others] == [repeats(row) for row in rows]
-    receipts, later = (json_lines(tmp_path / folder / "receipts.jsonl") for folder in ("run", "again"))
-    assert [r["version"] for r in later] == [3, 4, 5, 6]
-    assert [r["digest"] for r in later] == [r["digest"] for r in receipts[3:]]
+    assert_repeats(tmp_path / "again", tmp_path / "run", first=3)
+    assert [row["step"] for row in step_rows(tmp_path / "again")] == [3, 4, 5]
+    assert [r["version"] for r in json_lines(tmp_path / "again" / "receipts.jsonl")] == [3, 4, 5, 6]

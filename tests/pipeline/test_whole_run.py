@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.repeats import assert_repeats
 from tests.support.runs import Done, json_lines, step_rows, vime
 from vime_core.config.resolution import resolve
 from vime_core.observe.catalog import unknown
@@ -189,6 +190,14 @@ def test_checkpoints_are_complete(finished: Finished) -> None:
     assert checkpoint.steps(root) == [2, 4]
     assert sorted(path.name for path in root.iterdir()) == ["step_00000002", "step_00000004"]
     assert checkpoint.read_meta(checkpoint.find(str(root), None))["step"] == 4
+
+
+@pytest.mark.e2e
+def test_its_second_half_can_be_repeated_to_the_last_bit(finished: Finished) -> None:
+    where = ("--run-dir", "run/again", "--load", "run/grpo/checkpoints", "--ckpt-step", 2, "--save", "run/again/saved")
+    done = vime(finished.folder.parent, "train", "run/grpo/config.toml", *where)
+    assert done.code == 1, done.text  # the target
+    assert_repeats(finished.folder / "again", finished.grpo, first=2)
 
 
 @pytest.mark.e2e
