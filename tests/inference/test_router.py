@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import psutil
 import pytest
 
@@ -29,6 +28,7 @@ from tests.inference.conftest import (
 from vime_core.api.errors import EngineError, SyncError
 from vime_core.api.rollout import GenerateReply, GenerateRequest, SamplingParams
 from vime_core.inference.http_client import HttpClientSpec
+from vime_core.runtime.http import http_session
 from vime_core.weights.transports.shared_memory import SharedMemorySync
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def generate(engines: Any, requests: list[GenerateRequest], abort_all: bool = Fa
         going = asyncio.gather(*(client.generate(request) for request in requests))
         try:
             if abort_all:
-                await arrived(engines.urls, sum(len(request.ids) for request in requests))
+                await arrived(engines, sum(len(request.ids) for request in requests))
                 await client.abort()
             return [reply for replies in await going for reply in replies]
         finally:
@@ -58,11 +58,11 @@ def generate(engines: Any, requests: list[GenerateRequest], abort_all: bool = Fa
     return asyncio.run(run())
 
 
-async def arrived(urls: list[str], count: int) -> None:
+async def arrived(engines: Any, count: int) -> None:
     """Wait until the servers together have ``count`` requests to answer."""
-    async with aiohttp.ClientSession() as session, asyncio.timeout(30):
+    async with http_session(engines.client_spec.key) as session, asyncio.timeout(30):
         while True:
-            answers = [await (await session.get(f"{url}/load")).json() for url in urls]
+            answers = [await (await session.get(f"{url}/load")).json() for url in engines.urls]
             if sum(answer["server_load"] for answer in answers) == count:
                 return
 
@@ -127,7 +127,7 @@ def test_an_update_under_running_requests_marks_the_boundary_at_both_engines(
         client = engines.client_spec.connect()
         going = asyncio.create_task(client.generate(request(f"inflight{wait}", 4, max_tokens=240)))
         try:
-            await arrived(engines.urls, 4)
+            await arrived(engines, 4)
             await asyncio.to_thread(update, wait)
             return await going
         finally:
@@ -152,10 +152,16 @@ def test_a_prompt_that_does_not_fit_is_an_error_with_the_servers_words(engines: 
 
 
 def test_an_external_engine_is_driven_like_ones_own(
-    engines: Any, start_engines: Callable[..., Any], folders: dict[str, Path]
+    engines: Any, start_engines: Callable[..., Any], folders: dict[str, Path], tmp_path: Path
 ) -> None:
     address = engines.urls[0].removeprefix("http://")
     config = configuration().replace("engine", rollout_external_engine_addrs=[address])
+    with pytest.raises(EngineError, match="401: the key of the run is missing or wrong"):
+        start_engines(config, folders["A"])
+    key = tmp_path / "key"
+    key.write_text(engines.client_spec.key)
+    key.chmod(0o600)
+    config = config.replace("engine", engine_key_file=str(key))
     group = start_engines(config, folders["A"])
     assert isinstance(group.client_spec, HttpClientSpec)
     assert group.urls == engines.urls[:1]
@@ -168,7 +174,7 @@ def test_nothing_remains_after_a_shutdown(start_engines: Callable[..., Any], fol
     group = start_engines(configuration(engines=1, transport="router"), folders["B"])
     started = processes(str(folders["B"]), group.urls[0])
     assert any("api_server" in line for line in started.values())
-    assert any("vllm_router" in line for line in started.values())
+    assert any("router_process" in line for line in started.values())
     group.shutdown()
     assert_gone(started)
 
@@ -199,7 +205,7 @@ def test_nothing_remains_when_the_driver_is_killed(folders: dict[str, Path], tmp
         url = next(line.split()[1] for line in driver.stdout if line.startswith("up "))
         started = processes(f"--model {folders['B']}", url)
         assert any("api_server" in line for line in started.values())
-        assert any("vllm_router" in line for line in started.values())
+        assert any("router_process" in line for line in started.values())
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait(10)
         assert_gone(started, deadline=40.0)

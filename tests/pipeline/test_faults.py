@@ -86,8 +86,8 @@ def test_a_reward_that_can_judge_nothing(tmp_path: Path, grpo: Options, verdict:
     ("title", "engines", "log"),
     [
         ("ray::DirectActor", 1, "engine-0.log"),
-        (r"api_server", 2, "engine-[01].log"),
-        (r"launch_router|router_process", 2, "router.log"),
+        pytest.param(r"api_server", 2, "engine-[01].log", marks=pytest.mark.slow),
+        pytest.param(r"launch_router|router_process", 2, "router.log", marks=pytest.mark.slow),
     ],
     ids=["direct", "server", "router"],
 )

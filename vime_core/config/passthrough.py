@@ -37,6 +37,7 @@ class Family:
 
 _ENGINE_COUNT = "use --rollout-num-gpus and --rollout-num-gpus-per-engine"
 _CHOSEN = "leave it out, vime chooses it"
+_KEY = "leave it out, each run makes a key of its own that nobody reads"
 VLLM = Family(
     place="vllm",
     prefix="vllm_",
@@ -53,6 +54,8 @@ VLLM = Family(
         "hf_config_path": "use --hf-checkpoint",
         "served_model_name": _CHOSEN,
         "seed": "use --rollout-seed",
+        "api_key": f"{_KEY}; engines that you start: --engine-key-file",
+        "hf_token": "set HF_TOKEN instead, since options are written into the run folder",
         "host": _CHOSEN,
         "port": _CHOSEN,
         "uds": _CHOSEN,
@@ -77,6 +80,7 @@ ROUTER = Family(
     project="vllm-router",
     classes=((("router_args.py",), "RouterArgs"),),
     owned={
+        "api_key": f"{_KEY}; a router that you start: --engine-key-file",
         "host": "use --vllm-router-ip",
         "port": "use --vllm-router-port",
         "worker_urls": "use --rollout-external-engine-addrs",

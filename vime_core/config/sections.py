@@ -125,6 +125,9 @@ class EngineSection:
     rollout_external_engine_addrs: list[str] = opt([], "host:port of engines that vime does not start")
     vllm_router_ip: str | None = opt(None, "address of a router that vime does not start")
     vllm_router_port: int | None = opt(None, "port of that router")
+    engine_key_file: str | None = opt(
+        None, "file with the key of engines and router that others start; by default a run makes a key of its own"
+    )
     vllm_server_concurrency: int = opt(512, "requests in flight an engine")
     engine_retries: int = opt(3, "times a request is sent again after a connection error")
 

@@ -39,9 +39,11 @@ def server_actor() -> type:
     from vime_core.inference.server import ServerEngine
 
     class ServerActor(ServerEngine):
-        def __init__(self, lock: Sequence[Mapping[str, Any]], spec: EngineSpec, log: Path, timeout: float) -> None:
+        def __init__(
+            self, lock: Sequence[Mapping[str, Any]], spec: EngineSpec, log: Path, timeout: float, key: str
+        ) -> None:
             enter(lock, log)
-            super().__init__(spec, log, timeout)
+            super().__init__(spec, log, timeout, key)
 
     return ServerActor
 

@@ -3,6 +3,7 @@ of many."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.api import EngineError
 from vime_core.inference.sleep_mode import Tag
+from vime_core.inference.vllm.server_key import KEY_VARIABLE, MIDDLEWARE
 from vime_core.inference.vllm_engine import READING, VllmEngine
+from vime_core.runtime import answers, http_session
 from vime_core.weights import RECEIVER, RECEIVER_VARIABLE
 
 if TYPE_CHECKING:
@@ -18,10 +21,11 @@ if TYPE_CHECKING:
 
 #: what a server has to be started with that vime did not start itself
 NEEDED = (
-    f"{RECEIVER_VARIABLE}={RECEIVER} VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out "
-    "--logprobs-mode processed_logprobs --worker-extension-cls vime_core.inference.vllm.extension.VimeWorkerExtension\n"
-    "(vLLM before 0.32 needs VIME_OLDER_VLLM=MODULE of the plugin that serves it, and the module's SERVER_FLAGS "
-    "instead of --enable-scale-out)"
+    f"{RECEIVER_VARIABLE}={RECEIVER} VLLM_SERVER_DEV_MODE=1 {KEY_VARIABLE}=$(cat FILE) vllm serve MODEL "
+    f"--enable-scale-out --middleware {MIDDLEWARE} --logprobs-mode processed_logprobs "
+    "--worker-extension-cls vime_core.inference.vllm.extension.VimeWorkerExtension\n"
+    "(FILE is the run's --engine-key-file; vLLM before 0.32 needs VIME_OLDER_VLLM=MODULE of the plugin that serves it, "
+    "and the module's SERVER_FLAGS instead of --enable-scale-out)"
 )
 
 
@@ -32,10 +36,11 @@ class ServerControl(VllmEngine):
         name: for messages.
         url: ``http://host:port``.
         timeout: deadline of one call in seconds.
+        key: what the server asks for.
     """
 
-    def __init__(self, name: str, url: str, timeout: float) -> None:
-        self.name, self.url, self.timeout = name, url, timeout
+    def __init__(self, name: str, url: str, timeout: float, key: str = "") -> None:
+        self.name, self.url, self.timeout, self.key = name, url, timeout, key
         self._session: aiohttp.ClientSession | None = None
 
     async def come_up(self, timeout: float) -> int:
@@ -43,6 +48,8 @@ class ServerControl(VllmEngine):
         try:
             await self.health()
             await self.worker_call("vime_receipt")
+            if await asyncio.to_thread(answers, f"{self.url}/is_paused"):
+                raise EngineError(f"{self.name} ({self.url}) lets everybody change its weights: it asks for no key")
             return int((await self._json("GET", "/get_world_size"))["world_size"])
         except EngineError as error:
             raise EngineError(f"{error}\nstart it with: {NEEDED}") from error
@@ -113,7 +120,7 @@ class ServerControl(VllmEngine):
             limit = aiohttp.ClientTimeout(total=self.timeout)
             # a fresh connection a call: there are few, and servers close idle ones after seconds
             connector = aiohttp.TCPConnector(force_close=True)
-            self._session = aiohttp.ClientSession(self.url, timeout=limit, connector=connector)
+            self._session = http_session(self.key, self.url, timeout=limit, connector=connector)
         try:
             async with self._session.request(method, path, **more) as response:
                 text = await response.text()

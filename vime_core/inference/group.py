@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.api import EngineError, EngineProof, SyncError
 from vime_core.inference.launch import EngineLaunch
 from vime_core.inference.spec import canary_tokens
-from vime_core.runtime import Deadline, Interrupts, gather, log_error, settle
+from vime_core.runtime import Deadline, Interrupts, end_actor, gather, log_error, ray_works, settle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,17 +184,15 @@ class EngineGroup:
     # the end -------------------------------------------------------------------------------------------------
     def shutdown(self, deadline: float = 20.0) -> None:
         """End all processes, router first. Idempotent."""
-        import ray
-
         if self.router is not None:
             self.router.stop()
             self.router = None
         actors, self.actors = self.actors, []
-        if not ray.is_initialized():
+        if not ray_works():
             return
         settle(self.names, [actor.shutdown.remote() for actor in actors], Deadline(deadline), "shutdown")
         for actor in actors:
-            ray.kill(actor, no_restart=True)
+            end_actor(actor)
 
     def _all(self, method: str, *arguments: Any, seconds: float = _CALL) -> list[Any]:
         refs = [getattr(actor, method).remote(*arguments) for actor in self.actors]

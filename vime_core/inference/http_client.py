@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vime_core.api import ROUTING, EngineError, GenerateReply, GenerateRequest
@@ -12,7 +12,7 @@ from vime_core.inference.columns import UncheckedReply
 from vime_core.inference.routing import routing_from_text
 from vime_core.inference.vllm.sampling import vllm_sampling
 from vime_core.inference.vllm.top_logprobs import top_from_content
-from vime_core.runtime import warn
+from vime_core.runtime import http_session, warn
 
 if TYPE_CHECKING:
     import aiohttp
@@ -34,6 +34,8 @@ class HttpClientSpec:
         concurrency: requests in flight, all engines together.
         retries: times a request is sent again after a connection error.
         timeout: deadline of one generation, seconds.
+        key: of the run, which router and engines ask for.
+        logs: folder of the logs of router and engines, for messages.
     """
 
     router: str
@@ -41,6 +43,13 @@ class HttpClientSpec:
     concurrency: int
     retries: int
     timeout: float
+    key: str = field(default="", repr=False)
+    logs: str = ""
+
+    @property
+    def place(self) -> str:
+        """The router, and where to look when it fails."""
+        return f"{self.router} (logs in {self.logs})" if self.logs else self.router
 
     def connect(self) -> HttpClient:
         return HttpClient(self)
@@ -53,8 +62,10 @@ class HttpClient:
         import aiohttp
 
         self.spec = spec
-        self._http: aiohttp.ClientSession = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=spec.concurrency), timeout=aiohttp.ClientTimeout(total=None)
+        self._http: aiohttp.ClientSession = http_session(
+            spec.key,
+            connector=aiohttp.TCPConnector(limit=spec.concurrency),
+            timeout=aiohttp.ClientTimeout(total=None),
         )
 
     async def generate(self, request: GenerateRequest) -> list[GenerateReply]:
@@ -96,7 +107,7 @@ class HttpClient:
             async with asyncio.timeout(self.spec.timeout):
                 return reply_from_json(id, await self._post(id, body, headers), request.params.top_logprobs)
         except TimeoutError:
-            where = f"{self.spec.router} in {self.spec.timeout:.0f} s"
+            where = f"{self.spec.place} in {self.spec.timeout:.0f} s"
             raise EngineError(f"request {id}: no reply through {where}") from None
 
     async def _post(self, id: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
@@ -107,11 +118,11 @@ class HttpClient:
                 return await self._once(id, body, headers)
             except aiohttp.ClientConnectionError as error:
                 if attempt == self.spec.retries:
-                    what = f"{self.spec.router} cannot be reached, {attempt + 1} attempts"
+                    what = f"{self.spec.place} cannot be reached, {attempt + 1} attempts"
                     raise EngineError(f"request {id}: {what}: {type(error).__name__}: {error}") from error
                 await asyncio.sleep(_BACKOFF * 2**attempt)
             except aiohttp.ClientError as error:
-                raise EngineError(f"request {id}: {self.spec.router}: {type(error).__name__}: {error}") from error
+                raise EngineError(f"request {id}: {self.spec.place}: {type(error).__name__}: {error}") from error
         raise AssertionError("unreachable")
 
     async def _once(self, id: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
@@ -119,7 +130,7 @@ class HttpClient:
         async with self._http.post(url, json=body, headers=headers) as response:
             if response.status != 200:
                 text = (await response.text())[:1000]
-                raise EngineError(f"request {id}: {self.spec.router} answered {response.status}: {text}")
+                raise EngineError(f"request {id}: {self.spec.place} answered {response.status}: {text}")
             return await response.json()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from vime_core.inference.http_client import HttpClientSpec
 from vime_core.inference.node_placement import NodePlacement, shared_placement
 from vime_core.inference.router import Router
 from vime_core.inference.spec import EngineSpec, engine_specs
-from vime_core.runtime import reachable_host
+from vime_core.inference.vllm.server_key import run_key
 from vime_core.weights import RECEIVER, RECEIVER_VARIABLE
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class EngineLaunch:
     placements: Sequence[NodePlacement] = ()
     tag: str = dataclasses.field(default_factory=_new_tag)
 
+    @functools.cached_property
+    def key(self) -> str:
+        """What engines and router ask for."""
+        return run_key(self.config.engine.engine_key_file)
+
     @property
     def transport(self) -> str:
         """ "auto" is direct for exactly one engine of our own: there is nothing to route and no HTTP to pay for."""
@@ -75,7 +81,8 @@ class EngineLaunch:
         if external:
             return [f"engine at {address}" for address in external], [self._external(a) for a in external]
         specs = engine_specs(self.config, self.device, self.hf_folder)
-        return [spec.name for spec in specs], [self._own(spec) for spec in specs]
+        names = [f"{spec.name} (log {self._log(spec.index)})" for spec in specs]
+        return names, [self._own(spec) for spec in specs]
 
     def router(self, engines: Sequence[str]) -> Router | None:
         """The router in front of the engines, started or found."""
@@ -83,19 +90,21 @@ class EngineLaunch:
         if self.transport == "direct":
             return None
         if section.vllm_router_ip:
-            router = Router.external(f"http://{section.vllm_router_ip}:{section.vllm_router_port or 80}")
+            router = Router.external(f"http://{section.vllm_router_ip}:{section.vllm_router_port or 80}", self.key)
             for engine in engines:
                 router.add(engine)
             return router
         log, deadline = self.log_dir / "router.log", self.config.cluster.start_timeout_secs
-        return Router.start(engines, self.config.router, log, reachable_host(), deadline)
+        return Router.start(engines, self.config.router, log, self.key, deadline)
 
     def client_spec(self, engines: Sequence[str], router: Router | None) -> ClientSpec:
         section, timeout = self.config.engine, generation_deadline(self.config)
         if router is None:
-            return DirectClientSpec((self._name(0), NAMESPACE), timeout)
+            return DirectClientSpec((self._name(0), NAMESPACE), timeout, str(self._log(0)))
         concurrency = section.vllm_server_concurrency * max(len(engines), 1)
-        return HttpClientSpec(router.url, tuple(engines), concurrency, section.engine_retries, timeout)
+        return HttpClientSpec(
+            router.url, tuple(engines), concurrency, section.engine_retries, timeout, self.key, str(self.log_dir)
+        )
 
     def logs(self) -> list[Path | None]:
         """Of each engine; None for those that somebody else started."""
@@ -128,7 +137,7 @@ class EngineLaunch:
         if self.transport == "direct":
             return ray.remote(actors.direct_actor()).options(**options).remote(lock, spec, log)
         deadline = self.config.sync.vllm_weight_transfer_timeout_sec
-        return ray.remote(actors.server_actor()).options(**options).remote(lock, spec, log, deadline)
+        return ray.remote(actors.server_actor()).options(**options).remote(lock, spec, log, deadline, self.key)
 
     def _receiver(self) -> str:
         name = self.config.sync.weight_sync
@@ -140,7 +149,7 @@ class EngineLaunch:
         url = address if "://" in address else f"http://{address}"
         deadline = self.config.sync.vllm_weight_transfer_timeout_sec
         remote: Any = ray.remote(actors.external_actor()).options(num_cpus=0, max_concurrency=_CALLS)
-        return remote.remote(f"engine at {address}", url.rstrip("/"), deadline)
+        return remote.remote(f"engine at {address}", url.rstrip("/"), deadline, self.key)
 
     def _name(self, index: int) -> str:
         return f"{self.tag}-engine-{index}"

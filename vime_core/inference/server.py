@@ -11,6 +11,7 @@ from pathlib import Path
 from vime_core.inference.control import ServerControl
 from vime_core.inference.flags import to_flags
 from vime_core.inference.spec import EngineSpec
+from vime_core.inference.vllm.server_key import KEY_VARIABLE, MIDDLEWARE
 from vime_core.inference.vllm.version import token_route_flags
 from vime_core.runtime import ChildProcess, ReservedPort, answers, reachable_host
 
@@ -21,8 +22,8 @@ _GRACE = 3.0
 class ServerEngine(ServerControl):
     """Body of the actor. The server ends with it, however it ends."""
 
-    def __init__(self, spec: EngineSpec, log: Path, timeout: float) -> None:
-        super().__init__(spec.name, "", timeout)
+    def __init__(self, spec: EngineSpec, log: Path, timeout: float, key: str) -> None:
+        super().__init__(spec.name, "", timeout, key)
         self.spec, self.log = spec, log
         self._port: ReservedPort | None = None
         self._process: ChildProcess | None = None
@@ -33,7 +34,7 @@ class ServerEngine(ServerControl):
         self._port = ReservedPort(host, self.spec.port)
         self.url = f"http://{host}:{self._port.number}"
         command = server_command(self.spec, host, self._port.number, token_route_flags())
-        self._process = ChildProcess(self.name, command, self.log, server_environment(self.spec), _GRACE)
+        self._process = ChildProcess(self.name, command, self.log, server_environment(self.spec, self.key), _GRACE)
         await asyncio.to_thread(self._process.wait_until, lambda: answers(self.url + "/health"), timeout)
         return await super().come_up(timeout)
 
@@ -54,11 +55,12 @@ def server_command(spec: EngineSpec, host: str, port: int, routes: Sequence[str]
     """Not the ``vllm`` command: it asks for the metadata of a distribution that the CPU build does not have."""
     own = ["--model", spec.model, "--host", host, "--port", str(port), *routes]
     quiet = ["--uvicorn-log-level", "warning", "--enable-prompt-tokens-details", "--enable-server-load-tracking"]
+    guard = ["--middleware", MIDDLEWARE]  # the last one is asked first
     module = "vllm.entrypoints.openai.api_server"
-    return [sys.executable, "-m", module, *own, *quiet, *to_flags(spec.arguments, negatable=True)]
+    return [sys.executable, "-m", module, *own, *quiet, *to_flags(spec.arguments, negatable=True), *guard]
 
 
-def server_environment(spec: EngineSpec) -> dict[str, str]:
-    """This process's, the engine's, the control routes, and connections that outlive a training step."""
-    own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600"}
+def server_environment(spec: EngineSpec, key: str) -> dict[str, str]:
+    """This process's, the engine's, the control routes with their key, and connections that outlive a training step."""
+    own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600", KEY_VARIABLE: key}
     return {**os.environ, **own, **spec.environment}

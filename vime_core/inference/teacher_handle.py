@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.inference.launch import NAMESPACE
 from vime_core.inference.teacher_client import TeacherClientSpec
 from vime_core.inference.teacher_spec import teacher_spec
-from vime_core.runtime import Deadline, Interrupts, gather, settle
+from vime_core.runtime import Deadline, Interrupts, end_actor, gather, ray_works, settle
 
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
@@ -68,10 +68,8 @@ class TeacherHandle:
 
     def shutdown(self, deadline: float = 20.0) -> None:
         """End its process. Idempotent."""
-        import ray
-
         actor, self.actor = self.actor, None
-        if actor is None or not ray.is_initialized():
+        if actor is None or not ray_works():
             return
         settle(["teacher"], [actor.shutdown.remote()], Deadline(deadline), "shutdown")
-        ray.kill(actor, no_restart=True)
+        end_actor(actor)

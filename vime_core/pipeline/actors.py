@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,10 +41,16 @@ class TrainerActor:
         self.worker: Any = None
 
     def address(self) -> tuple[str, int]:
-        """Where rank 0 will listen: this node's address and a port that is free now."""
-        from vime_core.runtime import free_address
+        """Where rank 0 will listen: loopback, or this node's address in a cluster of several; a port that is free
+        now."""
+        from vime_core.runtime import free_port, reachable_host
 
-        return free_address(self.config.cluster.actor_num_nodes)
+        host = reachable_host()
+        return host, free_port(host)
+
+    def pid(self) -> int:
+        """Of this rank's process."""
+        return os.getpid()
 
     def place(self) -> NodePlacement:
         """Node and devices of this rank."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.config import to_plain
 from vime_core.pipeline.actors import RolloutActor
 from vime_core.pipeline.rollout_deadline import RolloutDeadline
-from vime_core.runtime import actor_environment, get
+from vime_core.runtime import actor_environment, end_actor, get
 
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
@@ -78,6 +78,4 @@ class RolloutHandle:
         return get(self.actor.state.remote(), self.stop.within(60.0), "state of the data buffer")
 
     def shutdown(self) -> None:
-        import ray
-
-        ray.kill(self.actor, no_restart=True)
+        end_actor(self.actor)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.config import to_plain
 from vime_core.pipeline.actors import TrainerActor
-from vime_core.runtime import actor_environment, get
+from vime_core.runtime import actor_environment, end_actor, get
 
 if TYPE_CHECKING:
     from vime_core.api import DeviceBackend
@@ -23,7 +23,9 @@ class TrainerGroup:
 
     def __init__(self, config: Config, ranks: Sequence[Any], stop: Interrupts) -> None:
         self.config, self.ranks, self.stop = config, ranks, stop
+        self.names = [f"trainer rank {rank}" for rank in range(len(ranks))]
         self.info: Mapping[str, Any] = {}
+        self._pids: list[Any] = []
 
     @classmethod
     def launch(
@@ -40,20 +42,24 @@ class TrainerGroup:
         plain, lock = to_plain(config), plugins.lock()
         actor = ray.remote(TrainerActor)
         ranks = [actor.options(**options).remote(plain, lock, i, device_name) for i in range(config.trainer_ranks)]
+        made = cls(config, ranks, stop)
+        made._pids = [rank.pid.remote() for rank in ranks]  # type: ignore[attr-defined]  # Ray adds `remote`
         for rank in ranks:
-            rank.load.remote()  # type: ignore[attr-defined]  # Ray adds `remote`
-        return cls(config, ranks, stop)
+            rank.load.remote()  # type: ignore[attr-defined]
+        return made
 
     def begin_setup(self, folder: str, resume: str | None, total_steps: int, losses: Path | None = None) -> list[Any]:
         """Start building the model on every rank; :meth:`finish_setup` waits for it. Arguments: see the worker's."""
         deadline = self.stop.within(self.config.cluster.start_timeout_secs)
+        pids = get(self._pids, deadline, "start of the trainer ranks", self.names)
+        self.names = [f"{name} (pid {pid}, output logs/ray/*-{pid}.*)" for name, pid in zip(self.names, pids)]
         address = get(self.ranks[0].address.remote(), deadline, "address of trainer rank 0")
         kept = None if losses is None else str(losses)
         return [rank.setup.remote(address, folder, resume, total_steps, kept) for rank in self.ranks]
 
     def finish_setup(self, started: Sequence[Any]) -> Mapping[str, Any]:
         deadline = self.stop.within(self.config.cluster.start_timeout_secs)
-        infos = get(started, deadline, "setup of the trainer ranks")
+        infos = get(started, deadline, "setup of the trainer ranks", self.names)
         self.info = infos[0]
         return self.info
 
@@ -102,11 +108,9 @@ class TrainerGroup:
         self._all("save_hf", self.config.train.train_timeout_secs, f"export to {folder}", folder)
 
     def shutdown(self) -> None:
-        import ray
-
         for rank in self.ranks:
-            ray.kill(rank, no_restart=True)
+            end_actor(rank)
 
     def _all(self, method: str, seconds: float, what: str, *arguments: Any) -> list[Any]:
         refs = [getattr(rank, method).remote(*arguments) for rank in self.ranks]
-        return get(refs, self.stop.within(seconds), what)
+        return get(refs, self.stop.within(seconds), what, self.names)

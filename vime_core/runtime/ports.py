@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from vime_core.runtime.tcp_store import bound_socket
+
 
 class ReservedPort:
     """A free port that nobody else gets while the object lives.
@@ -35,18 +37,5 @@ def reachable_host() -> str:
 
 def free_port(host: str) -> int:
     """A port that is free now, for a server that shares none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
+    with bound_socket(host) as probe:
         return probe.getsockname()[1]
-
-
-def answers(url: str, timeout: float = 1.0) -> bool:
-    """A GET of ``url`` gives 200."""
-    import urllib.error
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:
-            return response.status == 200
-    except (urllib.error.URLError, OSError):
-        return False

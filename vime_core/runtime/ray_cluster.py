@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.api import UsageError
 from vime_core.runtime.janitor import children, reaping
+from vime_core.runtime.ray_daemons import watching
+from vime_core.runtime.ray_token import require_secluded, require_token, secluded
 from vime_core.runtime.scratch import scratch, variables
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ def cluster(config: Config, device: DeviceBackend, logs: Path) -> Iterator[None]
     """Ray for the length of a run; ``logs`` gets its workers' output if the run fails.
 
     Raises:
-        UsageError: no cluster at the address, or it has too little of a resource; nothing has been started in it.
+        UsageError: no cluster at the address, one that takes calls from everybody, or too little of a resource;
+            nothing has been started in it.
     """
     import logging
 
@@ -59,13 +62,17 @@ def cluster(config: Config, device: DeviceBackend, logs: Path) -> Iterator[None]
             _join(config.cluster.ray_address, common)
         else:
             folder = ending.enter_context(scratch(logs))
+            ending.enter_context(secluded(folder))
             before = children()
             # On one machine a CPU slot is a process, so there may be more of them than cores.
             cpus = max(os.cpu_count() or 1, int(need["CPU"]))
-            environment = {"env_vars": variables(folder)}
+            environment = {"env_vars": variables(folder, device.collective)}
             ray.init(num_cpus=cpus, include_dashboard=False, _temp_dir=str(folder), runtime_env=environment, **common)
             ending.enter_context(reaping(sorted(children() - before), folder))
         ending.callback(ray.shutdown)
+        if not config.cluster.ray_address:
+            require_secluded()
+            ending.enter_context(watching(logs))
         _require(need, ray.cluster_resources(), config.cluster.ray_address)
         yield
 
@@ -78,6 +85,7 @@ def _join(address: str, common: Mapping[str, Any]) -> None:
     try:
         if host and port.isdigit() and "/" not in host:
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT).close()
+            require_token(address)
         ray.init(address=address, **common)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]

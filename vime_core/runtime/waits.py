@@ -4,24 +4,28 @@ gives errors back as they were raised."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vime_core.api import DeadlineError, EngineError, VimeError
 from vime_core.runtime.deadline import Deadline
+from vime_core.runtime.ray_daemons import dead_daemon, ray_works
 
 #: how often a wait looks whether the run was asked to stop, seconds
 _POLL = 0.5
 #: seconds that an answer may take from its node to this one
 _FETCH = 60.0
+#: seconds after a broken call in which another's death is still taken for the cause
+_SIBLINGS = 3.0
 
 
-def get(refs: Any, deadline: Deadline, what: str) -> Any:
+def get(refs: Any, deadline: Deadline, what: str, names: Sequence[str] = ()) -> Any:
     """The value (or values) of Ray object references. The first failure is raised at once: a failed rank must be heard
     before its siblings' collective runs into a deadline.
 
     Args:
         what: what is awaited, for the message.
+        names: who answers each of several.
 
     Raises:
         DeadlineError: nothing within ``deadline``.
@@ -29,10 +33,28 @@ def get(refs: Any, deadline: Deadline, what: str) -> Any:
     """
     many = isinstance(refs, Sequence)
     awaited = list(refs) if many else [refs]
-    values = {ref: _value(ref, what, VimeError) for ref in _done(awaited, deadline)}
-    if late := len(awaited) - len(values):
-        raise DeadlineError(f"{what}: {late} of {len(awaited)} did not answer within {deadline.seconds:.0f} s")
+    labels = dict(zip(awaited, [f"{what}: {name}" for name in names] or [what] * len(awaited), strict=True))
+    values = {}
+    for ref in _done(awaited, deadline):
+        try:
+            values[ref] = _value(ref, labels[ref], VimeError)
+        except VimeError as error:
+            others = [one for one in awaited if one is not ref and one not in values]
+            raise (_dead_sibling(error, others, labels) or error) from error.__cause__
+    if late := [labels[ref].removeprefix(f"{what}: ") for ref in awaited if ref not in values]:
+        who = f" ({', '.join(late)})" if names else ""
+        raise DeadlineError(
+            f"{what}: {len(late)} of {len(awaited)} did not answer within {deadline.seconds:.0f} s{who}"
+        )
     return [values[ref] for ref in awaited] if many else values[refs]
+
+
+def end_actor(actor: Any) -> None:
+    """Kill it, where Ray can still be told to."""
+    import ray
+
+    if ray_works():
+        ray.kill(actor, no_restart=True)
 
 
 def gather(names: Sequence[str], refs: Sequence[Any], deadline: Deadline, what: str) -> list[Any]:
@@ -65,12 +87,31 @@ def _done(refs: Sequence[Any], deadline: Deadline) -> Iterator[Any]:
     waiting = list(refs)
     while waiting:
         deadline.check()
+        if (error := dead_daemon()) is not None:
+            raise error
         last = deadline.expired()
         timeout = min(_POLL, deadline.left())
         done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=timeout, fetch_local=False)
         yield from done
         if last:
             return
+
+
+def _dead_sibling(error: VimeError, others: Sequence[Any], labels: Mapping[Any, str]) -> VimeError | None:
+    """Where one of a group dies, the others' collective breaks, and they may be heard first."""
+    import ray
+
+    if not others or type(error) is not VimeError or not isinstance(error.__cause__, ray.exceptions.RayTaskError):
+        return None
+    done, _ = ray.wait(list(others), num_returns=len(others), timeout=_SIBLINGS, fetch_local=False)
+    for ref in done:
+        try:
+            ray.get(ref, timeout=_FETCH)
+        except ray.exceptions.RayActorError as death:
+            return as_raised(death, labels[ref], VimeError)
+        except Exception:
+            continue
+    return None
 
 
 def _value_or_error(ref: Any, what: str) -> Any:
@@ -98,6 +139,8 @@ def as_raised(error: Exception, what: str, kind: type[VimeError]) -> VimeError:
     import ray
 
     if not isinstance(error, ray.exceptions.RayTaskError):
+        if (dead := dead_daemon()) is not None:
+            return dead
         return kind(f"{what}: the worker process died: {' '.join(str(error).split())}")
     cause = error.cause
     if isinstance(cause, VimeError):

@@ -63,7 +63,7 @@ def init_parallel(config: Config, device: DeviceBackend, rank: int, world: int, 
     """
     check_sizes(config, world)
     device.adapt_megatron()
-    _rendezvous(config, device, rank, world, f"tcp://{address}")
+    _rendezvous(config, device, rank, world, address)
     from megatron.core import parallel_state, tensor_parallel
 
     megatron = config.megatron
@@ -107,10 +107,17 @@ def check_sizes(config: Config, world: int) -> None:
 def _rendezvous(config: Config, device: DeviceBackend, rank: int, world: int, address: str) -> None:
     import torch.distributed as dist
 
+    from vime_core.runtime import listen_on_given_hosts
+
+    listen_on_given_hosts()
     minutes = config.cluster.distributed_timeout_minutes
     try:
         dist.init_process_group(
-            device.collective, init_method=address, rank=rank, world_size=world, timeout=timedelta(minutes=minutes)
+            device.collective,
+            init_method=f"tcp://{address}",
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(minutes=minutes),
         )
     except (dist.DistStoreError, dist.DistNetworkError) as error:
         raise DeadlineError(

@@ -5,29 +5,22 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from vime_core.runtime import bound_socket, serve_store
+
 
 class RendezvousStore:
     """Where the members of a group find one another: a port kept from the start, and served once it is needed."""
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.bind((host, 0))
+        self._socket = bound_socket(host)
         self.port: int = self._socket.getsockname()[1]
         self._store: Any = None
 
     def open(self) -> None:
         """Listen, on ``host`` alone. Idempotent."""
-        import torch.distributed as dist
-
         if self._store is None:
-            self._store = dist.TCPStore(
-                self.host,
-                self.port,
-                is_master=True,
-                wait_for_workers=False,
-                master_listen_fd=self._socket.detach(),
-            )
+            self._store = serve_store(self._socket)
 
     def close(self) -> None:
         self._store = None

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from vime_cli.doctor.context import DoctorContext
-from vime_cli.doctor.ports import LOOPBACK, node_address
 from vime_core.api import DoctorFinding
 from vime_core.config import Catalogue, read_environment
 
@@ -16,7 +13,6 @@ from vime_core.config import Catalogue, read_environment
 def look(context: DoctorContext) -> Iterator[DoctorFinding]:
     environ = context.environ
     yield threads(environ)
-    yield proxies(environ)
     yield hub(environ)
     yield from ray(environ)
     yield from own(environ, context.plugins.options)
@@ -35,25 +31,6 @@ def threads(environ: Mapping[str, str]) -> DoctorFinding:
             name, True, f"{text!r} is not a number of threads from 1 to {cores} cores", fix, warns=True
         )
     return DoctorFinding(name, True, text)
-
-
-def proxies(environ: Mapping[str, str]) -> DoctorFinding:
-    """Calls to router and engines on this machine must not go to a proxy."""
-    set_here = [key for key in environ if key.lower() in ("http_proxy", "all_proxy") and environ[key]]
-    if not set_here:
-        return DoctorFinding("proxies", True, "none for http")
-    exempt = environ.get("no_proxy", environ.get("NO_PROXY", ""))
-    reached = [host for host in dict.fromkeys((LOOPBACK, "localhost", node_address())) if not _exempt(host, exempt)]
-    if not reached:
-        return DoctorFinding("proxies", True, f"{', '.join(set_here)} set, this machine is exempt")
-    detail = f"{', '.join(set_here)} would take the calls to {', '.join(reached)}, where router and engines listen"
-    names = ",".join(filter(None, [exempt, *reached]))
-    return DoctorFinding("proxies", False, detail, f"export no_proxy={names} NO_PROXY={names}")
-
-
-def _exempt(host: str, names: str) -> bool:
-    urllib_rule: Any = urllib.request  # typeshed lacks the function
-    return bool(urllib_rule.proxy_bypass_environment(host, {"no": names}))
 
 
 def hub(environ: Mapping[str, str]) -> DoctorFinding:

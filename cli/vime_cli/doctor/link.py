@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
 from vime_core.api import DoctorFinding
-from vime_core.runtime import ProcessResult, PythonProcess, free_address, run_python
+from vime_core.runtime import ProcessResult, PythonProcess, free_port, run_python
 
 #: seconds for both to import torch, meet and sum; within them, seconds for the meeting itself
 DEADLINE, MEETING = 120.0, 30.0
@@ -40,9 +40,9 @@ def look(context: DoctorContext, deadline: float = DEADLINE) -> Iterator[DoctorF
 
 def _try(context: DoctorContext, environ: Mapping[str, str], world: int, deadline: float) -> list[str]:
     """A line for each rank that did not end well."""
-    host, port = free_address(1)
+    host = "127.0.0.1"
     end = time.monotonic() + deadline
-    meeting = {"world": world, "address": f"tcp://{host}:{port}", "timeout": min(MEETING, deadline)}
+    meeting = {"world": world, "address": f"tcp://{host}:{free_port(host)}", "timeout": min(MEETING, deadline)}
     ranks = [
         PythonProcess(["-m", "vime_cli.doctor.worker", "link", context.worker_spec(rank=rank, **meeting)], environ)
         for rank in range(world)

@@ -85,6 +85,9 @@ def link(spec: Mapping[str, Any]) -> None:
     import torch
     import torch.distributed as dist
 
+    from vime_core.runtime import listen_on_given_hosts
+
+    listen_on_given_hosts()
     device.set_device(device.local_index(rank))
     _say(f"waited for {world} ranks to meet at {address} and to connect")
     dist.init_process_group(

@@ -61,6 +61,9 @@ def older_vllm(version: str = "") -> OlderVllm | None:
 
 def prepare_vllm() -> None:
     """In a process that answers requests, before its engine is made. Raises EngineError as :func:`older_vllm` does."""
+    from vime_core.runtime import listen_on_given_hosts
+
+    listen_on_given_hosts()
     older = older_vllm()
     if older is not None:
         older.install()
