@@ -16,19 +16,17 @@ class DirectClientSpec:
     Attributes:
         actor: (name, namespace) of the engine's Ray actor.
         timeout: deadline of one generation, seconds.
-        log: the engine's log file, for messages.
     """
 
     actor: tuple[str, str]
     timeout: float
-    log: str
 
     def connect(self) -> DirectClient:
         import ray
 
         name, namespace = self.actor
         try:
-            return DirectClient(ray.get_actor(name, namespace), self.timeout, self.log)
+            return DirectClient(ray.get_actor(name, namespace), self.timeout)
         except ValueError as error:
             raise EngineError(f"no engine actor {name} in namespace {namespace}: {error}") from error
 
@@ -36,8 +34,8 @@ class DirectClientSpec:
 class DirectClient:
     """Talks to one :class:`~vime_core.inference.direct.DirectEngine` actor."""
 
-    def __init__(self, actor: Any, timeout: float, log: str) -> None:
-        self.actor, self.timeout, self.log = actor, timeout, log
+    def __init__(self, actor: Any, timeout: float) -> None:
+        self.actor, self.timeout = actor, timeout
         self._outgoing: list[GenerateRequest] = []
         self._waiting: dict[str, asyncio.Future[GenerateReply]] = {}
         self._calls: set[asyncio.Task[None]] = set()
@@ -83,7 +81,7 @@ class DirectClient:
             async for reference in self.actor.generate.options(num_returns="streaming").remote(batch):
                 self._receive(await reference)
         except Exception as error:
-            self._fail(batch, str(as_raised(error, f"the engine (log {self.log})", EngineError)))
+            self._fail(batch, str(as_raised(error, "the engine", EngineError)))
         else:
             self._fail(batch, "the engine ended the call without a reply to it")
 

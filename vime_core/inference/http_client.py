@@ -35,7 +35,6 @@ class HttpClientSpec:
         retries: times a request is sent again after a connection error.
         timeout: deadline of one generation, seconds.
         key: of the run, which router and engines ask for.
-        logs: folder of the logs of router and engines, for messages.
     """
 
     router: str
@@ -44,12 +43,6 @@ class HttpClientSpec:
     retries: int
     timeout: float
     key: str = field(default="", repr=False)
-    logs: str = ""
-
-    @property
-    def place(self) -> str:
-        """The router, and where to look when it fails."""
-        return f"{self.router} (logs in {self.logs})" if self.logs else self.router
 
     def connect(self) -> HttpClient:
         return HttpClient(self)
@@ -107,7 +100,7 @@ class HttpClient:
             async with asyncio.timeout(self.spec.timeout):
                 return reply_from_json(id, await self._post(id, body, headers), request.params.top_logprobs)
         except TimeoutError:
-            where = f"{self.spec.place} in {self.spec.timeout:.0f} s"
+            where = f"{self.spec.router} in {self.spec.timeout:.0f} s"
             raise EngineError(f"request {id}: no reply through {where}") from None
 
     async def _post(self, id: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
@@ -118,11 +111,11 @@ class HttpClient:
                 return await self._once(id, body, headers)
             except aiohttp.ClientConnectionError as error:
                 if attempt == self.spec.retries:
-                    what = f"{self.spec.place} cannot be reached, {attempt + 1} attempts"
+                    what = f"{self.spec.router} cannot be reached, {attempt + 1} attempts"
                     raise EngineError(f"request {id}: {what}: {type(error).__name__}: {error}") from error
                 await asyncio.sleep(_BACKOFF * 2**attempt)
             except aiohttp.ClientError as error:
-                raise EngineError(f"request {id}: {self.spec.place}: {type(error).__name__}: {error}") from error
+                raise EngineError(f"request {id}: {self.spec.router}: {type(error).__name__}: {error}") from error
         raise AssertionError("unreachable")
 
     async def _once(self, id: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
@@ -130,7 +123,7 @@ class HttpClient:
         async with self._http.post(url, json=body, headers=headers) as response:
             if response.status != 200:
                 text = (await response.text())[:1000]
-                raise EngineError(f"request {id}: {self.spec.place} answered {response.status}: {text}")
+                raise EngineError(f"request {id}: {self.spec.router} answered {response.status}: {text}")
             return await response.json()
 
 

@@ -81,8 +81,7 @@ class EngineLaunch:
         if external:
             return [f"engine at {address}" for address in external], [self._external(a) for a in external]
         specs = engine_specs(self.config, self.device, self.hf_folder)
-        names = [f"{spec.name} (log {self._log(spec.index)})" for spec in specs]
-        return names, [self._own(spec) for spec in specs]
+        return [spec.name for spec in specs], [self._own(spec) for spec in specs]
 
     def router(self, engines: Sequence[str]) -> Router | None:
         """The router in front of the engines, started or found."""
@@ -100,11 +99,9 @@ class EngineLaunch:
     def client_spec(self, engines: Sequence[str], router: Router | None) -> ClientSpec:
         section, timeout = self.config.engine, generation_deadline(self.config)
         if router is None:
-            return DirectClientSpec((self._name(0), NAMESPACE), timeout, str(self._log(0)))
+            return DirectClientSpec((self._name(0), NAMESPACE), timeout)
         concurrency = section.vllm_server_concurrency * max(len(engines), 1)
-        return HttpClientSpec(
-            router.url, tuple(engines), concurrency, section.engine_retries, timeout, self.key, str(self.log_dir)
-        )
+        return HttpClientSpec(router.url, tuple(engines), concurrency, section.engine_retries, timeout, self.key)
 
     def logs(self) -> list[Path | None]:
         """Of each engine; None for those that somebody else started."""

@@ -133,6 +133,11 @@ def _value(ref: Any, what: str, kind: type[VimeError]) -> Any:
         raise as_raised(error, what, kind) from error
 
 
+def _without_advice(text: str) -> str:
+    """Ray's account of a death in one line, without the paragraph on what else it might have been."""
+    return " ".join(text.split()).split(" Some common causes include", 1)[0]
+
+
 def as_raised(error: Exception, what: str, kind: type[VimeError]) -> VimeError:
     """A remote VimeError as it was raised there; a defect, or the end of the process, as ``kind`` with ``what`` before
     it."""
@@ -141,7 +146,7 @@ def as_raised(error: Exception, what: str, kind: type[VimeError]) -> VimeError:
     if not isinstance(error, ray.exceptions.RayTaskError):
         if (dead := dead_daemon()) is not None:
             return dead
-        return kind(f"{what}: the worker process died: {' '.join(str(error).split())}")
+        return kind(f"{what}: the worker process died: {_without_advice(str(error))}")
     cause = error.cause
     if isinstance(cause, VimeError):
         return copy.copy(cause)  # without the traceback of the other process
