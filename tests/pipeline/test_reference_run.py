@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.pipeline.test_resume import repeats
+from tests.support.repeats import figures
 from tests.support.runs import flags, step_rows, vime
 from vime_core.observe.catalog import unknown
 from vime_core.observe.loss_inputs import read_loss_inputs, steps_of
@@ -29,7 +29,7 @@ def test_a_reference_that_follows_survives_a_resume(tmp_path: Path, grpo: Option
     again = options | {"run_dir": "again", "load": "run/checkpoints", "ckpt_step": 3, "save": "again/checkpoints"}
     rest = vime(tmp_path, "train", *flags(**again))
     assert rest.code == 0, rest.text
-    assert [repeats(row) for row in step_rows(tmp_path / "again")] == [repeats(row) for row in rows[3:]]
+    assert [figures(row) for row in step_rows(tmp_path / "again")] == [figures(row) for row in rows[3:]]
     assert steps_of(tmp_path / "run" / "loss") == [0, 1, 2, 3, 4]
     for step in (3, 4):
         mine, theirs = (read_loss_inputs(tmp_path / run / "loss", step).columns for run in ("again", "run"))
