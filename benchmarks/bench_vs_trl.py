@@ -10,6 +10,7 @@ its dependencies and vLLM's do not agree: trl==1.16.0, accelerate, datasets, rea
 
 from __future__ import annotations
 
+import abc
 import argparse
 import statistics
 import sys
@@ -53,7 +54,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-class Side:
+class Side(abc.ABC):
     """A run that takes one step when it is asked to."""
 
     child: Child
@@ -64,8 +65,9 @@ class Side:
         cost = watch.cost()
         return {**self.figures(metrics), "cpu": cost.cpu, "seen": cost.wall}
 
+    @abc.abstractmethod
     def figures(self, metrics: dict[str, Any]) -> dict[str, float]:
-        raise NotImplementedError
+        """Of one step, of what the child answered."""
 
     def close(self) -> None:
         self.child.close()

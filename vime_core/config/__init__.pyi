@@ -1,6 +1,7 @@
 from .algorithm_section import AlgorithmSection as AlgorithmSection
 from .architecture import check_same_architecture as check_same_architecture
 from .catalogue import Catalogue as Catalogue
+from .catalogue import as_flag as as_flag
 from .device_rules import lonely_ranks as lonely_ranks
 from .device_rules import megatron_flag as megatron_flag
 from .device_rules import megatron_on as megatron_on

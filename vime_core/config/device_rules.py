@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from vime_core.config.catalogue import as_flag
 from vime_core.config.sections import Config
 
 
@@ -17,7 +18,7 @@ def megatron_on(config: Config, name: str) -> bool:
 def megatron_flag(config: Config, name: str) -> str:
     """How a violation names it: ``--fp8 hybrid (flag --fp8)``."""
     source = config.provenance.get(name, "default")
-    return f"--{name.replace('_', '-')} {config.megatron_extra[name]} ({source})"
+    return f"{as_flag(name)} {config.megatron_extra[name]} ({source})"
 
 
 def lonely_ranks(config: Config, plugin: str, sync: str, device: str = "device") -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vime_core.config.catalogue import as_flag
+
 if TYPE_CHECKING:
     from vime_core.config.sections import Config
 
@@ -24,34 +26,32 @@ def stage_faults(config: Config, layers: int) -> list[str]:
     stages = config.megatron.pipeline_model_parallel_size
     refused = [name for name in (_LAYOUT, *_COUNTED) if extra.get(name)]
     if refused:
-        return [f"{', '.join(map(_flag, refused))}: not supported; use {_flag(_FIRST)} and {_flag(_LAST)}"]
+        return [f"{', '.join(map(as_flag, refused))}: not supported; use {as_flag(_FIRST)} and {as_flag(_LAST)}"]
     asked = [name for name in (_FIRST, _LAST, _VIRTUAL) if extra.get(name) is not None]
     if stages < 1 or (stages == 1 and not asked):
         return []
     if stages == 1:
-        return [f"{', '.join(map(_flag, asked))}: needs --pipeline-model-parallel-size above 1"]
+        return [f"{', '.join(map(as_flag, asked))}: needs --pipeline-model-parallel-size above 1"]
     return _cut_faults(layers, stages, extra, virtual_stages(config))
 
 
 def _cut_faults(layers: int, stages: int, extra: Any, virtual: int) -> list[str]:
-    ends = [int(extra[name]) for name in (_FIRST, _LAST) if extra.get(name) is not None]
+    given = {name: int(extra[name]) for name in (_FIRST, _LAST) if extra.get(name) is not None}
+    ends = given.values()
     middle, ranks = layers - sum(ends), stages - len(ends)
     if min(ends, default=1) < 1 or bool(middle) != bool(ranks) or middle < 0 or (ranks and middle % ranks):
         if not ends:
             return [
                 f"--pipeline-model-parallel-size {stages} does not divide the model's {layers} layers; choose a "
-                f"divisor or give {_flag(_FIRST)} or {_flag(_LAST)}, so that the rest divides"
+                f"divisor or give {as_flag(_FIRST)} or {as_flag(_LAST)}, so that the rest divides"
             ]
-        given = " and ".join(f"{_flag(name)} {extra[name]}" for name in (_FIRST, _LAST) if extra.get(name) is not None)
-        return [f"{given}: {middle} of the model's {layers} layers cannot be divided over {ranks} other stages"]
+        asked = " and ".join(f"{as_flag(name)} {size}" for name, size in given.items())
+        return [f"{asked}: {middle} of the model's {layers} layers cannot be divided over {ranks} other stages"]
     sizes = {*ends, middle // ranks} if ranks else set(ends)
     uneven = sorted(size for size in sizes if size % virtual)
     if uneven:
-        return [f"{_flag(_VIRTUAL)} {virtual} does not divide a pipeline stage of {uneven[0]} layers"]
+        return [f"{as_flag(_VIRTUAL)} {virtual} does not divide a pipeline stage of {uneven[0]} layers"]
     if virtual > 1 and len(sizes) > 1:
-        return [f"{_flag(_VIRTUAL)}: needs pipeline stages of one size; leave out {_flag(_FIRST)} and {_flag(_LAST)}"]
+        ends_out = f"leave out {as_flag(_FIRST)} and {as_flag(_LAST)}"
+        return [f"{as_flag(_VIRTUAL)}: needs pipeline stages of one size; {ends_out}"]
     return []
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime_core.api import EngineError, GenerateRequest
+from vime_core.config import as_flag
 from vime_core.inference.columns import ReplyColumns
 from vime_core.inference.sleep_mode import Tag
 from vime_core.inference.spec import EngineSpec
@@ -172,7 +173,7 @@ def typed_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
     if unknown:
-        names = ", ".join("--vllm-" + name.replace("_", "-") for name in unknown)
+        names = ", ".join(as_flag(f"vllm_{name}") for name in unknown)
         raise EngineError(f"{names}: options of vLLM's server; use them with --engine-transport router")
     # None means "as vLLM has it", which is not None for every argument
     return {name: value for name, value in arguments.items() if value is not None}

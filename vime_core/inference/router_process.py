@@ -15,7 +15,7 @@ def main(url: str, arguments: list[str]) -> None:
 
     option = "api_key_validation_urls"
     if option not in (Router.__doc__ or "") + (Router.__text_signature__ or ""):
-        raise SystemExit("this vllm-router asks nobody for a key: pip install 'vllm-router>=0.1.17'")
+        raise SystemExit("this vllm-router asks nobody for a key: pip install 'vllm-router>=0.1.14'")
     options = parse_router_args(arguments)
     setattr(options, option, [url])
     launch_router(options)

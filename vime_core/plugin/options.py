@@ -78,7 +78,6 @@ def _wrong(value: Any, plugin: str) -> str:
 
 
 def _core_flags() -> set[str]:
-    from vime_core.config import SECTIONS
+    from vime_core.config import SECTIONS, as_flag
 
-    names = (field.name for section in SECTIONS.values() for field in dataclasses.fields(section))
-    return {"--" + name.replace("_", "-") for name in names}
+    return {as_flag(field.name) for section in SECTIONS.values() for field in dataclasses.fields(section)}

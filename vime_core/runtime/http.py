@@ -22,10 +22,10 @@ def http_session(key: str, base_url: str = "", **more: Any) -> aiohttp.ClientSes
 
 
 def http_call(url: str, key: str, timeout: float, method: str = "GET") -> bytes:
-    """What the server answers.
+    """What the server answers, once redirects are followed.
 
     Raises:
-        urllib.error.HTTPError: another status than 200. OSError: no answer.
+        urllib.error.HTTPError: a status that is no success. OSError: no answer.
     """
     request = urllib.request.Request(url, method=method, headers=_authorization(key))
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -35,7 +35,7 @@ def http_call(url: str, key: str, timeout: float, method: str = "GET") -> bytes:
 
 
 def answers(url: str, key: str = "", timeout: float = 1.0) -> bool:
-    """A GET of ``url`` gives 200."""
+    """A GET of ``url`` succeeds."""
     try:
         http_call(url, key, timeout)
         return True

@@ -109,7 +109,7 @@ def _dead_sibling(error: VimeError, others: Sequence[Any], labels: Mapping[Any, 
             ray.get(ref, timeout=_FETCH)
         except ray.exceptions.RayActorError as death:
             return as_raised(death, labels[ref], VimeError)
-        except Exception:
+        except ray.exceptions.RayError:  # broken as the first one was
             continue
     return None
 

@@ -26,6 +26,7 @@ from megatron.core.utils import unwrap_model
 
 from vime_core.api import CheckpointError
 from vime_core.training.models.bridge import Exporter, make_bridge, set_rotary
+from vime_core.training.models.families import FAMILIES
 from vime_core.training.models.hf_files import copy_companions, write_weights
 from vime_core.training.models.inventory import Expected
 from vime_core.training.output_layer import LanguageModelOutput, OutputLayer
@@ -166,7 +167,7 @@ class MegatronModel:
         dist.barrier()
 
     def _untrained(self) -> Iterator[tuple[str, torch.Tensor]]:
-        starts = self._expected().untrained
+        starts = FAMILIES[self._bridge.hf_config.model_type].untrained(self._bridge.hf_config)
         files = self._bridge._get_safetensor_io(self.hf_folder)
         for name in sorted(files.load_hf_weight_names()):
             if starts and name.startswith(starts):

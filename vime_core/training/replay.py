@@ -11,6 +11,7 @@ it too (:mod:`vime_core.training.replay_routers`). Between passes nothing is rep
 
 from __future__ import annotations
 
+import abc
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -56,7 +57,7 @@ class Replay:
         return {}
 
 
-class RouterReplay(Replay):
+class RouterReplay(Replay, abc.ABC):
     """What both sources share.
 
     Args:
@@ -139,8 +140,9 @@ class RouterReplay(Replay):
     def _enter(self, batch: StepBatch, micro: MicroBatch) -> None:
         """A forward begins."""
 
+    @abc.abstractmethod
     def _choice(self, micro: MicroBatch, layer: int, own: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        """Instead of ``own``, as :meth:`choose`."""
 
 
 class SampledReplay(RouterReplay):

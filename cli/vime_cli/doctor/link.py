@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from vime_cli.doctor.context import DoctorContext
 from vime_cli.doctor.packages import installed_version
+from vime_cli.doctor.ports import LOOPBACK
 from vime_core.api import DoctorFinding
 from vime_core.runtime import ProcessResult, PythonProcess, free_port, run_python
 
@@ -40,9 +41,8 @@ def look(context: DoctorContext, deadline: float = DEADLINE) -> Iterator[DoctorF
 
 def _try(context: DoctorContext, environ: Mapping[str, str], world: int, deadline: float) -> list[str]:
     """A line for each rank that did not end well."""
-    host = "127.0.0.1"
     end = time.monotonic() + deadline
-    meeting = {"world": world, "address": f"tcp://{host}:{free_port(host)}", "timeout": min(MEETING, deadline)}
+    meeting = {"world": world, "address": f"tcp://{LOOPBACK}:{free_port(LOOPBACK)}", "timeout": min(MEETING, deadline)}
     ranks = [
         PythonProcess(["-m", "vime_cli.doctor.worker", "link", context.worker_spec(rank=rank, **meeting)], environ)
         for rank in range(world)

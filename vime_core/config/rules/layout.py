@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vime_core.config.catalogue import as_flag
 from vime_core.config.facts import Facts
 from vime_core.config.pipeline_stages import stage_faults
 from vime_core.config.rules.option_text import flag
@@ -99,7 +100,7 @@ def external_engines(config: Config, facts: Facts) -> Iterator[str]:
     if config.cluster.colocate:
         yield f"{external} excludes {flag(config, 'colocate')}: those engines have devices of their own"
     for name in config.vllm:
-        vllm = "--vllm-" + name.replace("_", "-")
+        vllm = as_flag(f"vllm_{name}")
         yield f"{external} excludes {vllm} ({config.provenance.get('vllm_' + name, 'default')}): vime starts no engine"
 
 
@@ -120,7 +121,7 @@ def external_router(config: Config, facts: Facts) -> Iterator[str]:
     if (ip is None) != (port is None):
         yield f"{flag(config, 'vllm_router_ip', 'vllm_router_port')}: give both, or neither"
     if ip and config.router:
-        names = ", ".join("--router-" + name.replace("_", "-") for name in config.router)
+        names = ", ".join(as_flag(f"router_{name}") for name in config.router)
         yield f"{flag(config, 'vllm_router_ip')} is a router that vime does not start; {names} cannot reach it"
 
 
